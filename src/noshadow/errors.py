@@ -1,0 +1,29 @@
+"""What noshadow raises and warns with. Every message names the argument, the row and the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class InputError(ValueError):
+    """Something that was passed in cannot be used; the message says what, where and what to do."""
+
+
+class MissingExtra(ImportError):
+    """An optional dependency is not installed; the message holds the command that installs it."""
+
+
+class NoshadowWarning(UserWarning):
+    """The answer is valid but needs care; the message says why and what to do."""
+
+
+def missing_extra(package: str, extra: str) -> MissingExtra:
+    """The error for an absent optional dependency."""
+    return MissingExtra(f"{package} is not installed; install it with: pip install 'noshadow[{extra}]'")
+
+
+def name_rows(rows: Sequence[int], limit: int = 5) -> str:
+    """``row 3`` or ``rows 3, 17, 40 and 12 more``: how messages name offending rows."""
+    shown = ", ".join(str(int(row)) for row in rows[:limit])
+    more = len(rows) - limit
+    return f"row{'s' if len(rows) > 1 else ''} {shown}" + (f" and {more} more" if more > 0 else "")

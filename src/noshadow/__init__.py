@@ -1,5 +1,8 @@
 """noshadow: per-record membership-inference risk from one trained model."""
 
 from noshadow._version import __version__
+from noshadow.errors import InputError, NoshadowWarning
+from noshadow.layer import LastLayer
+from noshadow.scores import score
 
-__all__ = ["__version__"]
+__all__ = ["InputError", "LastLayer", "NoshadowWarning", "__version__", "score"]

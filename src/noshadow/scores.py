@@ -30,7 +30,7 @@ from noshadow.progress import progress_bar
 
 LEVERAGE_FLOOR = 1e-8
 """1 − h is not taken below this: at h = 1 the fit without the record is undefined, the scores stay finite."""
-_SAFE_LEVERAGE = 0.9  # below this total leverage, I − AW is far from singular and a plain solve is exact
+_SAFE_LEVERAGE = 0.99  # below this bound on the eigenvalues of AW, I − AW is far from singular: a plain solve will do
 _STATIONARY = 1.0
 _LINEAR = 0.02
 
@@ -81,32 +81,31 @@ class Records:
     def removal(self) -> tuple[Tensor, Tensor]:
         """d = (I − AW)⁻¹(Ag − leftover), the output shift of a Newton step without the record, and a flag for h ≈ 1."""
         start = self.first_order_shift if self.leftover is None else self.first_order_shift - self.leftover
-        if self.leverage.ndim == self.leverage_block.ndim:
+        if self.leverage_block.ndim == 1:
             room = 1.0 - self.leverage
             return start / room.clamp(min=LEVERAGE_FLOOR).unsqueeze(1), room < LEVERAGE_FLOOR
-        return _matrix_removal(self.leverage_block, self.curvature, self.leverage, start)
+        return _matrix_removal(self.leverage_block, self.curvature, start)
 
 
-def _matrix_removal(a: Tensor, w: Tensor, leverage: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+def _matrix_removal(a: Tensor, w: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
     """(I − AW)⁻¹ start for r × r blocks; near h = 1 through the eigenvalues of W^½AW^½, kept away from 1."""
-    flagged = torch.zeros_like(leverage, dtype=torch.bool)
-    shift = torch.empty_like(start)
-    safe = leverage < _SAFE_LEVERAGE
-    if bool(safe.any()):
-        every = bool(safe.all())
-        a_safe, w_safe = (a, w) if every else (a[safe], w[safe])
-        system = torch.bmm(a_safe, w_safe).neg_()
-        system.diagonal(dim1=1, dim2=2).add_(1.0)
-        shift[safe] = torch.linalg.solve(system, start[safe])
-    if not bool(safe.all()):
-        close = ~safe
+    product = torch.bmm(a, w)
+    # the eigenvalues of AW lie in [0, 1] and their squares add up to tr(AWAW)
+    bound = (product * product.transpose(1, 2)).sum((1, 2)).clamp(min=0.0).sqrt()
+    close = (bound >= _SAFE_LEVERAGE).nonzero().flatten()
+    product[close] = 0.0
+    system = product.neg_()
+    system.diagonal(dim1=1, dim2=2).add_(1.0)
+    shift = torch.linalg.solve(system, start)
+    flagged = torch.zeros(len(a), dtype=torch.bool, device=a.device)
+    if len(close):
         values, vectors = torch.linalg.eigh(w[close])
         root = (vectors * values.clamp(min=0.0).sqrt().unsqueeze(1)) @ vectors.transpose(1, 2)
-        size, basis = torch.linalg.eigh(root @ a[close] @ root)
-        room = 1.0 - size
+        sizes, basis = torch.linalg.eigh(root @ a[close] @ root)
+        room = 1.0 - sizes
         inner = basis.transpose(1, 2) @ (root @ start[close].unsqueeze(2))
-        correction = a[close] @ (root @ (basis @ (inner / room.clamp(min=LEVERAGE_FLOOR).unsqueeze(2))))
-        shift[close] = start[close] + correction.squeeze(2)
+        inner = basis @ (inner / room.clamp(min=LEVERAGE_FLOOR).unsqueeze(2))
+        shift[close] = start[close] + (a[close] @ (root @ inner)).squeeze(2)
         flagged[close] = room.amin(1) < LEVERAGE_FLOOR
     return shift, flagged
 

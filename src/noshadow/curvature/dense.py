@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from noshadow.curvature.inverse import psd_inverse
-from noshadow.curvature.kronecker import KroneckerSum, QuadraticForms, floats_per_record
+from noshadow.curvature.kronecker import KroneckerSum, QuadraticForms
 from noshadow.curvature.whiten import Whitening, whiten
 from noshadow.errors import InputError
 from noshadow.layer import LastLayer
@@ -31,7 +31,7 @@ from noshadow.packing import packed_size, unpack
 GIB = 2.0**30
 DEFAULT_MEMORY = 4.0
 """Working memory that the curvature may use, in GiB."""
-_CHUNK_BYTES = 64 * 2**20  # larger chunks fall out of the cache and gain nothing
+_ARRAY_BYTES = 24 * 2**20  # no array of a chunk is larger: it fits the cache and the allocator reuses its memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,9 +133,7 @@ def _chunk_rows(layer: LastLayer, width: int, memory: float) -> int:
     columns, m = layer.n_columns, layer.n_outputs
     parameters = columns * width
     fixed = 8.0 * (4 * parameters**2 + 2 * packed_size(columns) * packed_size(width))
-    row = 8.0 * (
-        4 * columns + 8 * m + 3 * packed_size(width) + 5 * width**2 + floats_per_record(columns, width)
-    )
+    row = 8.0 * (8 * columns + 8 * m + 3 * packed_size(width) + 6 * width**2)
     if not memory > 0:
         raise InputError(f"memory: expected a positive number of GiB, got {memory!r}")
     left = memory * GIB - fixed
@@ -145,4 +143,5 @@ def _chunk_rows(layer: LastLayer, width: int, memory: float) -> int:
             f"({columns:,} columns × {width:,} outputs) and needs about {(fixed + row) / GIB:.1f} GiB, the budget is "
             f"{memory:g} GiB; pass a larger memory=, or reduce the features (e.g. PCA) or the number of classes"
         )
-    return max(1, int(min(left, max(_CHUNK_BYTES, row)) // row))
+    widest = 8 * max(columns, m, width**2)
+    return max(1, min(int(left // row), _ARRAY_BYTES // widest))

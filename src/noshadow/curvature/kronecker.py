@@ -81,9 +81,9 @@ class QuadraticForms:
         for a in range(r):
             stop = start + r - a
             block = blocks[a, :, a:].transpose(0, 1)
-            both = block + block.transpose(1, 2)  # a quadratic form sees halved the symmetric part
+            both = block + block.transpose(1, 2)  # a quadratic form sees twice the symmetric part
             self._forms[start:stop] = (
-                0.5 * both if self.pairs else both.flatten(1).index_select(1, upper) * twice
+                0.5 * both if self.pairs else both.flatten(1).index_select(1, upper) * halved
             )
             start = stop
 

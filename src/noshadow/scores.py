@@ -117,12 +117,12 @@ def loss(records: Records) -> Tensor:
 
 def gradient_norm(records: Records) -> Tensor:
     """‖∇_θ ℓ‖ = ‖g‖·‖x̃‖: length of the record's gradient in the last layer's parameters."""
-    return output_gradient_norm(records) * records.design.norm(dim=1)
+    return output_gradient_norm(records) * records.design.square().sum(1).sqrt()
 
 
 def output_gradient_norm(records: Records) -> Tensor:
     """‖g‖: length of the record's gradient in the outputs."""
-    return records.head.gradient(records.outputs, records.targets).norm(dim=1)
+    return records.head.gradient(records.outputs, records.targets).square().sum(1).sqrt()
 
 
 def entropy(records: Records) -> Tensor:
@@ -208,9 +208,7 @@ def score(
     memory     working memory in GiB
     progress   show a bar; None: where stderr is a terminal
     """
-    frame, diagnostics = score_with_diagnostics(
-        layer, scores, full_step=full_step, memory=memory, progress=progress
-    )
+    frame, diagnostics = score_with_diagnostics(layer, scores, full_step=full_step, memory=memory, progress=progress)
     for message in concerns(layer, diagnostics):
         warnings.warn(message, NoshadowWarning, stacklevel=2)
     return frame

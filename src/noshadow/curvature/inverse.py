@@ -7,7 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-
 _BLOCK = 512  # large enough for full GEMM speed, small enough to skip most of the zero triangle
 
 

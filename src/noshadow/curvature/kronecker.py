@@ -82,9 +82,7 @@ class QuadraticForms:
             stop = start + r - a
             block = blocks[a, :, a:].transpose(0, 1)
             both = block + block.transpose(1, 2)  # a quadratic form sees twice the symmetric part
-            self._forms[start:stop] = (
-                0.5 * both if self.pairs else both.flatten(1).index_select(1, upper) * halved
-            )
+            self._forms[start:stop] = 0.5 * both if self.pairs else both.flatten(1).index_select(1, upper) * halved
             start = stop
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -95,4 +93,3 @@ class QuadraticForms:
         for place, tile in packed_outer_tiles(x.T.contiguous(), _tile_rows(len(x))):
             forms.addmm_(self._forms[:, place], tile)
         return forms.T
-

@@ -149,6 +149,6 @@ def test_tiles_are_the_packed_outer_products_in_order():
     whole = packed_outer(columns)
     for rows in (1, 7, 1000):
         parts = [(place, tile.clone()) for place, tile in packed_outer_tiles(columns, rows)]
-        assert [place.start for place, _ in parts] == [0] + [place.stop for place, _ in parts][:-1]
+        assert [place.start for place, _ in parts] == [0, *(place.stop for place, _ in parts[:-1])]
         torch.testing.assert_close(torch.cat([tile for _, tile in parts]), whole)
     torch.testing.assert_close(unpack(whole.T, 9), torch.einsum("ac,bc->cab", columns, columns))

@@ -213,6 +213,16 @@ def test_tensors_of_other_devices_come_to_one_that_has_double_precision(monkeypa
     assert as_tensor(torch.Tensor._make_subclass(Elsewhere, torch.zeros(4, 2)), "features") is x
 
 
+def test_numbers_at_the_end_of_the_range():
+    x, z, y = arrays()
+    want = score(LastLayer(x, z, y), ["leverage", "newton"])
+    for scale in (1e-200, 1e150):
+        got = score(LastLayer(x * scale, z, y), ["leverage", "newton"])
+        np.testing.assert_allclose(got, want, rtol=1e-9)
+    with pytest.raises(InputError, match=r"gradient_norm overflows in rows 0, 1, 2, 3, 4 and 25 more"):
+        score(LastLayer(x * 1e200, z, y), ["gradient_norm"])
+
+
 def test_a_layer_cannot_be_changed():
     layer = LastLayer(*arrays())
     with pytest.raises(AttributeError):

@@ -255,7 +255,7 @@ def show(results: dict) -> None:
         print(f"{key}: {entry['seconds']:.2f} s, {entry['ratio']:.2f} GEMMs{goal}, peak {entry['peak_gib']:.2f} GiB")
         for peer, other in results["peers"].get(key, {}).items():
             if other["seconds"] is None:
-                print(f"    {peer}: {other.get('failed') or 'over %.0f s' % other['over_seconds']}")
+                print(f"    {peer}: " + (other.get("failed") or f"over {other['over_seconds']:.0f} s"))
             else:
                 times = other["seconds"] / entry["seconds"]
                 error = other["median_relative_error"]

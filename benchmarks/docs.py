@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 HERE = Path(__file__).parent
+PEERS = ("kronfluence", "laplace-torch", "captum")
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 
 
@@ -30,11 +31,12 @@ def core() -> list[str]:
         "## Exact scores",
         "",
         f"`make bench`, {machine['cores']} cores, torch {machine['torch']}. All seven scores of every record, float64. "
-        "A GEMM is one float64 matrix product of 2·n·((p+1)·m)² operations, measured in the same process. Beside it, the "
-        "influence score alone from other libraries on the same head: their seconds, as a multiple of ours, and the "
+        "A GEMM is one float64 matrix product of 2·n·((p+1)·m)² operations, measured in the same process. Beside it, "
+        "the influence score alone from other libraries on the same head: their seconds, as a multiple of ours, and the "
         "median relative distance of their influence from the exact one.",
         "",
-        "| n | p+1 | m | head | seconds | GEMMs | goal | peak GiB | kronfluence (EK-FAC) | laplace-torch (full) | captum |",
+        "| n | p+1 | m | head | seconds | GEMMs | goal | peak GiB | kronfluence (EK-FAC) | laplace-torch (full) "
+        "| captum |",
         "|--:|--:|--:|---|--:|--:|--:|--:|---|---|---|",
     ]
     growth = ["| n | seconds | microseconds a record | peak GiB |", "|--:|--:|--:|--:|"]

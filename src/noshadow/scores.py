@@ -302,8 +302,8 @@ def _require_finite(frame: pd.DataFrame) -> None:
         bad = np.flatnonzero(~np.isfinite(column.to_numpy())).tolist()
         if bad:
             raise InputError(
-                f"features, outputs: {name} overflows in {name_rows(bad)} (counted from 0); values this large cannot be "
-                "scored, rescale the features or drop those records"
+                f"features, outputs: {name} overflows in {name_rows(bad)} (counted from 0); values this large cannot "
+                "be scored, rescale the features or drop those records"
             )
 
 

@@ -32,8 +32,8 @@ def core() -> list[str]:
         "",
         f"`make bench`, {machine['cores']} cores, torch {machine['torch']}. All seven scores of every record, float64. "
         "A GEMM is one float64 matrix product of 2·n·((p+1)·m)² operations, measured in the same process. Beside it, "
-        "the influence score alone from other libraries on the same head: their seconds, as a multiple of ours, and the "
-        "median relative distance of their influence from the exact one.",
+        "the influence score alone from other libraries on the same head: their seconds, as a multiple of ours, and "
+        "the median relative distance of their influence from the exact one.",
         "",
         "| n | p+1 | m | head | seconds | GEMMs | goal | peak GiB | kronfluence (EK-FAC) | laplace-torch (full) "
         "| captum |",

@@ -172,13 +172,13 @@ def _rates(levels: Any, name: str, points: Points, test: str, exact: bool) -> tu
         attack = threshold_rates if test == "threshold" else optimal_rates
         rates: tuple[Array, Array] = in_blocks(attack, alpha, *_units(points))
         return rates
+    edge = left_out_quantile(alpha, points, exact=True)
+    found = loss_probability(edge, points, "in", exact=True)
+    missed = loss_probability(edge, points, "in", exact=True, above=True)
+    if test == "optimal":  # the threshold is one of the tests it is best among, and has no cells
+        better, worse = _each_level(alpha, points)
+        found, missed = np.maximum(found, better), np.minimum(missed, worse)
     spread = points.leverage > 0
-    if test == "optimal":
-        found, missed = _each_level(alpha, points)
-    else:
-        edge = left_out_quantile(alpha, points, exact=True)
-        found = loss_probability(edge, points, "in", exact=True)
-        missed = loss_probability(edge, points, "in", exact=True, above=True)
     return np.where(spread, found, alpha), np.where(spread, missed, 1.0 - alpha)
 
 
@@ -258,7 +258,7 @@ def _each_level(alpha: Array, points: Points) -> tuple[Array, Array]:
     shape = np.broadcast_shapes(alpha.shape, arrays[0].shape)
     h, error, sigma = (a.reshape((1,) * (len(shape) - a.ndim) + a.shape) for a in arrays)
     levels = np.broadcast_to(alpha, shape)
-    found, missed = np.array(levels), 1.0 - levels
+    found, missed = np.array(levels), np.array(1.0 - levels)
     for index in np.ndindex(h.shape):
         if h[index] > 0:
             where = tuple(slice(None) if h.shape[axis] == 1 else i for axis, i in enumerate(index))

@@ -2,7 +2,7 @@
 
 The residual's range is cut into cells and the attacker told only the cell. The masses of the cells are exact
 (``loss_probability``), so each operating point is one that a real attack reaches: the curves bound the true
-ones from below, and miss them by the square of the cells' width (1e-5 and less with the default). Taking the
+ones from below, and miss them by the square of the cells' width. Taking the
 cells in order of their likelihood ratio makes the test optimal whatever the ratio's shape, which with V ~ χ²
 has no closed form.
 """
@@ -18,7 +18,7 @@ from noshadow.theory.laws import Side, loss_probability
 from noshadow.theory.numerics import Array, Student
 from noshadow.theory.points import Points
 
-CELLS = 512
+CELLS = 1024
 
 
 class Curve(NamedTuple):
@@ -47,7 +47,7 @@ class Curve(NamedTuple):
     def epsilon(self, delta: float) -> float:
         """Largest ε that the corners prove for this δ: TPR ≤ e^ε FPR + δ and TNR ≤ e^ε FNR + δ."""
         proofs = [
-            np.log((hit[real] - delta) / false[real])
+            np.log(hit[real] - delta) - np.log(false[real])
             for hit, false in ((self.tpr, self.fpr), (self.tnr, self.fnr))
             for real in [(hit - delta > 1e-12 * hit) & (false > 0)]
         ]
@@ -80,8 +80,13 @@ def _edges(points: Points, cells: int) -> Array:
     pulled = error / (
         1.0 + float(points.leverage) / (2.0 * special.gammaincinv(0.5 * points.k, levels) + 1e-300)
     )
-    edges = np.unique(np.concatenate([left_out, left_out / (1.0 + ratio), pulled]))
-    return np.concatenate([[0.0], edges[edges > 0], [np.inf]])
+    small = np.geomspace(1e-16, 1.0, cells) * scale  # small V sends members' losses to 0
+    edges = np.unique(np.concatenate([left_out, left_out / (1.0 + ratio), pulled, small]))
+    kept = [0.0]
+    for edge in edges.tolist():  # a sliver's mass would be rounding, and a lucky one come first in the order
+        if edge - kept[-1] > 1e-6 * min(edge, scale / (1.0 + ratio)):
+            kept.append(edge)
+    return np.array([*kept, np.inf])
 
 
 def _masses(edges: Array, points: Points, side: Side) -> Array:

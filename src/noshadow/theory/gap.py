@@ -38,7 +38,7 @@ def expected_gap(
         loss = (
             h / (v + h) * ((2.0 * v + h) / (v + h))
         )  # 1 − (1 − h_ii)²: the part of the left-out loss that goes
-        return loss @ weights, (loss * (h / v)) @ weights
+        return (loss * weights).sum(-1), (loss * (h / v) * weights).sum(-1)
 
     kept, spread = in_blocks(share, h, size=max(1, (1 << 20) // len(v)))
     return np.asarray(square * kept + variance * spread)[()]

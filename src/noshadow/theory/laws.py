@@ -35,8 +35,8 @@ from noshadow.theory.points import (
     Points,
     check_broadcast,
     check_choice,
-    check_leverage,
     check_levels,
+    check_leverage,
     check_points,
     check_sizes,
     finite,
@@ -246,7 +246,7 @@ def _average(given: Any, k: int, r: Array, h: Array, error: Array, sigma: Array)
         columns = [a[chosen] for a in (r, h, error, sigma)]
         step = max(1, (1 << 19) // len(v))
         means = [
-            given(v, *(a[start : start + step, None] for a in columns)) @ weights
+            (given(v, *(a[start : start + step, None] for a in columns)) * weights).sum(-1)
             for start in range(0, len(columns[0]), step)
         ]
         out[chosen] = np.concatenate(means)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -98,22 +100,25 @@ def folded_density(law: Law, r: Array, m: Array) -> Array:
     return law.pdf(r - m) + law.pdf(r + m)
 
 
-def folded_quantile(law: Law, level: Array, m: Array) -> Array:
-    """r with P(|m + X| < r) = level, for m ≥ 0 and level in [0, 1].
+def folded_start(law: Law, level: Array, m: Array) -> Array:
+    """A lower bound, tight at both ends, of the r with P(|m + X| < r) = level < 1, for normal X.
 
-    Three bounds enclose the root: dropping the reflected branch, or moving the centre to 0, makes the band more
-    likely; the band around the centre lies within |m + X| < m + r.
+    Dropping the reflected branch, moving the centre to 0, or dropping e^{−x²/2} around 0 each makes the band more
+    likely, hence r at least the quantile of the line, that of |X|, and arcsinh(level m / 2φ(m)) / m.
     """
+    small = np.maximum(m, 1e-8)
+    near = np.arcsinh(np.minimum(level * small / (2.0 * law.pdf(m) + 1e-300), 1e300)) / small
+    return np.maximum(np.maximum(near, law.central_quantile(level)), m + law.quantile(level))
+
+
+def folded_quantile(law: Law, level: Array, m: Array) -> Array:
+    """r with P(|m + X| < r) = level, for m ≥ 0 and level in [0, 1]."""
     level, m = np.broadcast_arrays(level, m)
     inner = np.where(level < 1.0, level, 0.5)
     central = law.central_quantile(inner)
-    low = np.maximum(central, m + law.quantile(inner)) * (1.0 - 1e-6)
-    low = np.maximum(low, 0.0)
-    high = (m + central) * (1.0 + 1e-6)
+    low = np.maximum(np.maximum(central, m + law.quantile(inner)) * (1.0 - 1e-6), 0.0)
+    high = (m + central) * (1.0 + 1e-6)  # the band of |X| around the centre lies within
     upper = inner > 0.5
-    # near 0 the folded density is that of the centre times cosh(r m): exact to first order for any law
-    small = np.maximum(m, 1e-8)
-    start = np.arcsinh(np.minimum(inner * small / (2.0 * law.pdf(m) + 1e-300), 1e300)) / small
 
     def excess(r: Array) -> tuple[Array, Array]:
         value = band(law, m, r) - inner
@@ -121,7 +126,7 @@ def folded_quantile(law: Law, level: Array, m: Array) -> Array:
             value = np.where(upper, (1.0 - inner) - beyond(law, m, r), value)
         return value, folded_density(law, r, m)
 
-    root = solve(excess, low, high, np.clip(start, low, high))
+    root = solve(excess, low, high, np.clip(folded_start(law, inner, m), low, high))
     return np.where(level < 1.0, root, np.inf)
 
 
@@ -189,10 +194,12 @@ def in_blocks(function: Callable[..., Any], *arrays: Array, size: int = BLOCK) -
         return function(*arrays)
     arrays = tuple(array.reshape((1,) * (len(shape) - array.ndim) + array.shape) for array in arrays)
     rows = max(1, size * shape[0] // count)
-    pieces = [
-        function(*(array if array.shape[0] == 1 else array[start : start + rows] for array in arrays))
-        for start in range(0, shape[0], rows)
-    ]
+
+    def piece(start: int) -> Any:
+        return function(*(array if array.shape[0] == 1 else array[start : start + rows] for array in arrays))
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # the array functions release the interpreter's lock
+        pieces = list(pool.map(piece, range(0, shape[0], rows)))
     if isinstance(pieces[0], tuple):
         return tuple(np.concatenate(parts) for parts in zip(*pieces, strict=True))
     return np.concatenate(pieces)

@@ -31,7 +31,9 @@ def epsilon(delta: Array, a: Array, m: Array, drift: Array, *, test: str) -> Arr
     far = (m > FAR) | trivial
     near = _near(safe, np.where(far, 1.0, a), np.where(far, 0.0, m), test)
     on_line = far & ~trivial
-    a_, m_, drift_ = (np.where(on_line, given, harmless) for given, harmless in ((a, 1.0), (m, 80.0), (drift, 80.0)))
+    a_, m_, drift_ = (
+        np.where(on_line, given, harmless) for given, harmless in ((a, 1.0), (m, 80.0), (drift, 80.0))
+    )
     line = _far(safe, a_, drift_, m_)
     limit = np.where((delta == 0.0) & (a > 0.0), np.inf, 0.0)
     return np.where(trivial, limit, np.where(far, line, near))

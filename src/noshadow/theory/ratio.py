@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from noshadow.theory.numerics import NORMAL, Array, band, beyond, folded_density, solve
+from noshadow.theory.numerics import NORMAL, Array, band, beyond, folded_density, folded_start, solve
 
 FAR = 40.0
 _TERMS = 10
@@ -111,7 +111,6 @@ class Peak:
     def interval(self, alpha: Array) -> tuple[Array, Array]:
         """μ and w at which the false-positive rate is alpha ≤ level."""
         a, m, widest = self.a, self.m, 0.5 * self.full
-        density = np.maximum(folded_density(NORMAL, self.top, m), 1e-300)
 
         def excess(w: Array) -> tuple[Array, Array]:
             middle, slope = self.middle(w)
@@ -119,13 +118,12 @@ class Peak:
             fall = (1.0 - slope) * folded_density(NORMAL, middle - w, m)
             return _mass(middle, w, m) - alpha, rise + fall
 
-        start = np.minimum(0.5 * alpha / density, widest)
+        # around the top alone and without the fold, the width is that of a band at distance m − top
+        start = np.minimum(folded_start(NORMAL, alpha, m - self.top), widest)
         w = solve(excess, np.zeros_like(start), widest + np.zeros_like(start), start, tolerance=1e-4)
         middle, _ = self.middle(w)
-        narrow = (
-            w <= 1e-3 * widest
-        )  # there μ is the top up to nothing that matters, and L(left) − L(right) rounding
-        for _ in range(3):
+        narrow = w <= 1e-3 * widest  # there μ is the top, and L(right) − L(left) mere rounding
+        for _ in range(2):
             left, right = middle - w, middle + w
             surplus = _mass(middle, w, m) - alpha
             tilt = np.where(narrow, 0.0, log_ratio(right, a, m) - log_ratio(left, a, m))
@@ -135,8 +133,10 @@ class Peak:
             # d(tilt) = (s_right − s_left) dμ + (s_right + s_left) dw
             gain = np.maximum(f_right + f_left, 1e-300)
             lean = (f_right - f_left) / gain
-            turn = np.where(narrow, 1.0, (s_right - s_left) - (s_right + s_left) * lean)
-            shift = np.where(narrow, 0.0, -(tilt - (s_right + s_left) * surplus / gain) / turn)
+            turn = (s_right - s_left) - (s_right + s_left) * lean
+            settled = narrow | (np.abs(turn) < 1e-9 * np.abs(s_right))  # at left = 0 the polynomial is exact
+            turn = np.where(settled, np.inf, turn)
+            shift = ((s_right + s_left) * surplus / gain - tilt) / turn
             middle = middle + shift
             w = np.clip(w - surplus / gain - lean * shift, 0.0, middle)
         return middle, w

@@ -1,4 +1,4 @@
-"""Trade-off curves: the errata's numbers, brute force over the likelihood ratio, real refits, mpmath, extremes."""
+"""Trade-off curves: the errata's numbers, brute force, real refits, mpmath, extremes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _point(a, m, k=10):
 
 
 def _brute_force(a, m, cells=200_001):
-    """ROC corners of both tests from the masses of very many cells, without any knowledge of the ratio's shape."""
+    """ROC corners of both tests from the masses of very many cells, whatever the ratio's shape."""
     z = np.linspace(-9, 9, cells)
     r = np.unique(np.abs(np.concatenate([[0.0], m + z, (m + z) / (1 + a)])))
     outsider, member = (
@@ -284,9 +284,9 @@ def test_broadcasting_and_blocks_do_not_change_the_answer():
 
 
 def test_bad_arguments_are_named():
-    with pytest.raises(InputError, match="alpha: got 1.5"):
+    with pytest.raises(InputError, match=r"alpha: got 1\.5"):
         theory.tradeoff(1.5, 1.0, 1.0, 10, 3)
-    with pytest.raises(InputError, match="fpr: got -0.1 in row 1"):
+    with pytest.raises(InputError, match=r"fpr: got -0\.1 in row 1"):
         theory.tpr_at_fpr([0.1, -0.1], 1.0, 1.0, 10, 3)
     with pytest.raises(InputError, match="test: 'best' is not known"):
         theory.auc(1.0, 1.0, 10, 3, test="best")

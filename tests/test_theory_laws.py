@@ -159,7 +159,7 @@ def test_bad_arguments_are_named(change, message):
 def test_bad_choices_are_named():
     with pytest.raises(InputError, match="side: 'both' is not known"):
         theory.loss_cdf(1.0, 1.0, 1.0, 10, 3, side="both")
-    with pytest.raises(InputError, match="level: got 1.5"):
+    with pytest.raises(InputError, match=r"level: got 1\.5"):
         theory.loss_quantile(1.5, 1.0, 1.0, 10, 3, side="in")
     with pytest.raises(InputError, match="size: expected a whole number"):
         theory.sample_losses(1.0, 1.0, 10, 3, size=0)

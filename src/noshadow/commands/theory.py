@@ -1,4 +1,4 @@
-"""``noshadow theory``: the figures and the trade-off curve of one point; ``noshadow theory figure``: Figure 1."""
+"""``noshadow theory``: the figures and the curve of one point; ``noshadow theory figure``: Figure 1."""
 
 from __future__ import annotations
 
@@ -41,11 +41,10 @@ def figures(
         return
     given = {"--leverage": leverage, "--error": error, "--n": n, "--p": p}
     missing = [name for name, value in given.items() if value is None]
-    if missing:
+    if leverage is None or error is None or n is None or p is None:
         raise typer.BadParameter(
             f"{', '.join(missing)} missing; a point needs --leverage, --error, --n and --p"
         )
-    assert leverage is not None and error is not None and n is not None and p is not None
     with exit_codes():
         result = describe(leverage, error, n, p, sigma, exact)
     if as_json:
@@ -206,4 +205,4 @@ def draw_figure(path: Path, n: int, p: int) -> None:
         axes.legend(frameon=False, fontsize="small", title="dotted: threshold", title_fontsize="small")
     middle.set_ylabel("false-negative rate β")
     with atomic_path(path) as temporary:
-        page.savefig(temporary, format=kind, dpi=110)
+        page.savefig(temporary, format=kind, dpi=80)

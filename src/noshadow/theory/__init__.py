@@ -1,7 +1,7 @@
 """The Gaussian linear model in closed form: how leverage and structural error alone fix a record's exposure.
 
-A point is given by its population leverage h̄ = xᵀΣ⁻¹x and its structural error ε = y − xᵀθ; n records, p parameters
-and the noise σ are the model's. All functions are vectorised over points and broadcast.
+A point is given by its population leverage h̄ = xᵀΣ⁻¹x and its structural error ε = y − xᵀθ; n records,
+p parameters and the noise σ are the model's. All functions are vectorised over points and broadcast.
 """
 
 from noshadow.theory.attacks import auc, epsilon_lower_bound, success_rate, tpr_at_fpr, tradeoff

@@ -1,9 +1,9 @@
 """What a membership attack on a point's loss achieves: the trade-off curve and the figures read off it.
 
 Two tests: ``"threshold"`` is the paper's Corollary 3.3 (call the record a member when its loss is small);
-``"optimal"`` is the Neyman-Pearson test, which does better at small false-positive rates when |ε| > τ = σ√(h̄/(n−p))
-and is the same test otherwise. Two laws: ``exact=False`` puts V = n−p, closed forms for any number of points;
-``exact=True`` averages over V ~ χ²_{n−p}, some milliseconds a point.
+``"optimal"`` is the Neyman-Pearson test, which does better at small false-positive rates when |ε| > τ with
+τ = σ√(h̄/(n−p)), and is the same test otherwise. Two laws: ``exact=False`` puts V = n−p, closed forms for any
+number of points; ``exact=True`` averages over V ~ χ²_{n−p}, some tens of milliseconds a point.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
 from noshadow.errors import InputError
@@ -43,7 +44,8 @@ def tradeoff(
     Threshold (Corollary 3.3):  β(α) = 1 − F_out(F_out⁻¹(α)/c²),  c = (n−p)/(n−p+h̄).
     Optimal: the Neyman-Pearson test of the two loss laws, see ``noshadow.theory.ratio``.
 
-    All array arguments broadcast: a curve for each of N points takes alpha (A,) and leverage[:, None], giving (N, A).
+    All array arguments broadcast: a curve for each of N points takes alpha (A,) and leverage[:, None],
+    and has shape (N, A).
     """
     _, missed = _rates(alpha, "alpha", check_points(leverage, error, n, p, sigma), test, exact)
     return missed[()]
@@ -110,9 +112,9 @@ def success_rate(
     test: Test = "threshold",
     exact: bool = False,
 ) -> Array | np.float64:
-    """The best share of right guesses when half the trained models hold the record: max over α of ½(1 + TPR − α).
+    """The best share of right guesses when half the trained models hold the record: max of ½(1 + TPR − α).
 
-    With V = n−p both tests reach the same one, ½(1 + total variation), for the ratio exceeds 1 at a loss of 0.
+    With V = n−p both tests reach the same one, ½(1 + total variation): the ratio exceeds 1 at a loss of 0.
     """
     points = check_points(leverage, error, n, p, sigma)
     check_choice(test, "test", ("threshold", "optimal"))
@@ -141,13 +143,13 @@ def epsilon_lower_bound(
     test: Test = "threshold",
     exact: bool = False,
 ) -> Array | np.float64:
-    """The ε that the curve disproves: training is not (ε′, δ)-differentially private at this point for ε′ < ε.
+    """The ε that the curve disproves: training is not (ε′, δ)-differentially private here for any ε′ < ε.
 
-    (ε, δ) privacy bounds every attack by TPR ≤ e^ε FPR + δ and TNR ≤ e^ε FNR + δ; so, over the points of the curve,
+    (ε, δ) privacy bounds every attack by TPR ≤ e^ε FPR + δ and TNR ≤ e^ε FNR + δ; so, along the curve,
 
         ε(δ) = max( 0, sup log((TPR − δ)/FPR), sup log((TNR − δ)/FNR) )
 
-    It is infinite for δ = 0 and h̄ > 0: large losses betray a record that was left out with any certainty wanted.
+    It is infinite for δ = 0 and h̄ > 0: large losses betray a record left out with any certainty wanted.
     """
     points = check_points(leverage, error, n, p, sigma)
     check_choice(test, "test", ("threshold", "optimal"))
@@ -182,26 +184,54 @@ def _rates(levels: Any, name: str, points: Points, test: str, exact: bool) -> tu
     return np.where(spread, found, alpha), np.where(spread, missed, 1.0 - alpha)
 
 
-def threshold_rates(alpha: Array, a: Array, m: Array, drift: Array) -> tuple[Array, Array]:
-    """Corollary 3.3 in units of τ: r = F_out⁻¹(α), then P(|m + Z| < r (1+a)) and its complement."""
-    far, (a_near, m_near) = _split(a, m)
-    edge = (1.0 + a_near) * folded_quantile(NORMAL, alpha, m_near)
-    x = NORMAL.quantile(alpha) * (1.0 + a) + drift
-    found = np.where(far, NORMAL.cdf(x), band(NORMAL, m_near, edge))
-    missed = np.where(far, NORMAL.cdf(-x), beyond(NORMAL, m_near, edge))
+def threshold_rates(
+    alpha: Array, a: Array, m: Array, drift: Array, skip: NDArray[np.bool_] | None = None
+) -> tuple[Array, Array]:
+    """Corollary 3.3 in units of τ: r = F_out⁻¹(α), then P(|m + Z| < r (1+a)) and its complement.
+
+    On the line, without the fold, r = m + Φ⁻¹(α). The branch that the fold reflects into |m + Z| < r has
+    a share of about exp(−2 m r) of α: only where it counts is r searched for, and not where the caller
+    will ``skip`` it.
+    """
+    z = NORMAL.quantile(alpha)
+    x = z * (1.0 + a) + drift
+    found, missed = NORMAL.cdf(x), NORMAL.cdf(-x)
+    near = np.minimum(m, 2.0 * FAR)  # m may be infinite
+    folded = (a > 0.0) & (m <= FAR) & (near + z < 20.0 / np.maximum(near, 1e-300))
+    if skip is not None:
+        folded &= ~skip
+    if folded.any():
+        level, a_, m_ = _pick(folded, alpha, a, m)
+        edge = (1.0 + a_) * folded_quantile(NORMAL, level, m_)
+        found[folded], missed[folded] = band(NORMAL, m_, edge), beyond(NORMAL, m_, edge)
     return found, missed
 
 
 def optimal_rates(alpha: Array, a: Array, m: Array, drift: Array) -> tuple[Array, Array]:
-    """The Neyman-Pearson test: an interval of losses where the ratio peaks inside, the threshold elsewhere."""
-    found, missed = threshold_rates(alpha, a, m, drift)
+    """The Neyman-Pearson test: an interval of losses where the ratio has a peak, the threshold elsewhere.
+
+    The interval starts at r₁ ≈ −Φ⁻¹(α) − a m/(2+a), and its gain over the threshold is at most a share
+    P(|m + Z| < r₁)/α of the rate: where that is below rounding the threshold does.
+    """
     peaked = _peaked(a, m)
     if not peaked.any():
-        return found, missed
+        return threshold_rates(alpha, a, m, drift)
     peak = find_peak(np.where(peaked, a, 1.0), np.where(peaked, m, 2.0))
-    inside = peaked & (alpha < peak.level)
-    better, worse = peak.rates(np.minimum(alpha, peak.level))
-    return np.where(inside, better, found), np.where(inside, worse, missed)
+    z = NORMAL.quantile(alpha)
+    with np.errstate(invalid="ignore"):  # h̄ = 0 has m = ∞
+        start = np.maximum(-z - drift / (2.0 + a), 0.0)
+        gains = ~((m - start > 0.0) & ((m - start) ** 2 - z * z > 90.0))
+    inside = peaked & (alpha < peak.level) & gains
+    found, missed = threshold_rates(alpha, a, m, drift, skip=inside)
+    if inside.any():
+        (level,) = _pick(inside, alpha)
+        found[inside], missed[inside] = peak.pick(inside).rates(level)
+    return found, missed
+
+
+def _pick(mask: NDArray[np.bool_], *arrays: Array) -> list[Array]:
+    """The arrays' elements under a mask of their common shape."""
+    return [np.broadcast_to(array, mask.shape)[mask] for array in arrays]
 
 
 def _area_gain(a: Array, m: Array) -> Array:
@@ -234,7 +264,7 @@ def _split(a: Array, m: Array) -> tuple[Array, tuple[Array, Array]]:
     return np.asarray(far), (np.where(far, 1.0, a), np.where(far, 0.0, m))
 
 
-def _peaked(a: Array, m: Array) -> np.ndarray[Any, Any]:
+def _peaked(a: Array, m: Array) -> NDArray[np.bool_]:
     """Where the likelihood ratio is not monotone; within 1e-6 of m = 1 the peak is lower than rounding."""
     return np.asarray((a > 0) & (m > 1.0 + 1e-6) & (m <= FAR))
 

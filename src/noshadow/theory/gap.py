@@ -23,8 +23,8 @@ def expected_gap(
     sigma       σ of a scalar response
     covariance  Σ_y (q, q) of a q-dimensional response, in the place of sigma
 
-    The expectation is a sum of positive terms over an exponentially convergent rule (``chi2_rule``): the relative
-    error stays below 1e-12 for every h̄, however large or small.
+    The expectation is a sum of positive terms over an exponentially convergent rule (``chi2_rule``): the
+    relative error stays below 1e-12 for every h̄, however large or small.
     """
     h, square, variance, k = _moments(leverage, error, n, p, sigma, covariance)
     if k <= 2:

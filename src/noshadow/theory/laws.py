@@ -41,6 +41,7 @@ from noshadow.theory.points import (
     check_sizes,
     finite,
 )
+from noshadow.theory.ratio import FAR
 
 Side = Literal["in", "out"]
 
@@ -66,8 +67,8 @@ def sample_losses(
 ) -> Losses:
     """``size`` joint draws of (ℓ_in, ℓ_out, h_ii) for every point.
 
-    Scalar response: leverage, error and sigma broadcast to a shape S. With a covariance Σ_y (q, q) the error is
-    (..., q) and ℓ = ‖e‖², e_out = ε + √(h̄/V) Z with Z ~ N(0, Σ_y). The draws have shape (size, *S).
+    Scalar response: leverage, error and sigma broadcast to a shape S. With a covariance Σ_y (q, q) the error
+    is (..., q) and ℓ = ‖e‖², e_out = ε + √(h̄/V) Z with Z ~ N(0, Σ_y). The draws have shape (size, *S).
     """
     if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
         raise InputError(f"size: expected a whole number ≥ 1, got {size!r}")
@@ -154,8 +155,8 @@ def loss_quantile(
     side: Side,
     exact: bool = False,
 ) -> Array | np.float64:
-    """The loss that a member's (side="in") or a left-out record's (side="out") loss stays below with probability
-    ``level``: the inverse of ``loss_cdf``, with the same arguments."""
+    """The loss that a member's (side="in") or a left-out record's (side="out") loss stays below with
+    probability ``level``: the inverse of ``loss_cdf``, with the same arguments."""
     check_choice(side, "side", ("in", "out"))
     points = check_points(leverage, error, n, p, sigma)
     levels = check_levels(level, "level")
@@ -174,23 +175,18 @@ def loss_quantile(
 def left_out_quantile(levels: Array, points: Points, exact: bool) -> Array:
     """|e_out| below which a left-out record's residual stays with the given probability."""
     law = Student(points.k) if exact else NORMAL
+    reach = np.inf if exact else FAR  # Student's tails are heavy: no distance is far
     fixed = points.scale == 0.0
     scale, error = np.where(fixed, 1.0, points.scale), np.abs(points.error)
 
     def spread(levels: Array, m: Array) -> Array:
-        # far from 0 the reflected branch has no mass, and the quantile of the line is the one that keeps its digits
-        far = m > 40.0
-        near = folded_quantile(law, levels, np.where(far, 0.0, m))
-        return np.where(far & (levels < 1), m + law.quantile(np.where(levels < 1, levels, 0.5)), near)
+        # far from 0 the reflected branch has no mass, and the quantile of the line keeps all its digits
+        far = (m > reach) & (levels < 1.0)
+        line = m + law.quantile(np.where(far, levels, 0.5))
+        return np.where(far, line, folded_quantile(law, levels, np.where(far, 0.0, m)))
 
-    if exact:  # Student's tails are heavy: no distance is far
-
-        def spread(levels: Array, m: Array) -> Array:
-            return folded_quantile(law, levels, m)
-
-    return np.asarray(
-        np.where(fixed, error, scale * in_blocks(spread, levels, np.where(fixed, 0.0, error / scale)))
-    )
+    quantile = in_blocks(spread, levels, np.where(fixed, 0.0, error / scale))
+    return np.asarray(np.where(fixed, error, scale * quantile))
 
 
 def loss_probability(r: Array, points: Points, side: Side, exact: bool, above: bool = False) -> Array:
@@ -209,7 +205,7 @@ def loss_probability(r: Array, points: Points, side: Side, exact: bool, above: b
 
 
 def _sharpness(error: Array, sigma: Array) -> np.ndarray[Any, Any]:
-    """s with 2ˢ ≥ |ε|/(2σ): given V, the law of e_in moves past a level no faster in log V than Φ(|ε|/(2σ) log V)."""
+    """s with 2ˢ ≥ |ε|/(2σ): P(e_in < r | V) as a function of t = log V is no steeper than Φ(|ε|/(2σ) t)."""
     return np.ceil(np.log2(np.maximum(0.5 * error / sigma, 1.0))).astype(np.int64)
 
 
@@ -259,7 +255,6 @@ def _member_quantile(level: Array, edge: Array, h: Array, error: Array, sigma: A
     free = (h > 0) & (level > 0) & (level < 1)
     target, width = np.where(free, level, 0.5), np.where(free, edge, 1.0)
     h_, error_, sigma_ = (np.where(free, a, 1.0) for a in (h, error, sigma))
-    # the halved tolerance at the ends: width is exact up to rounding
     low, high = np.zeros_like(width), width * (1.0 + 1e-6)
 
     def excess(u: Array) -> tuple[Array, Array]:

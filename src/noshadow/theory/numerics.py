@@ -1,4 +1,4 @@
-"""The few numerical tools behind the laws: symmetric laws, a χ² quadrature, a safeguarded Newton solver, blocks."""
+"""The few numerical tools behind the laws: symmetric laws, a χ² quadrature, safeguarded Newton, blocks."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ NORMAL = Normal()
 
 
 def band(law: Law, centre: Array, half: Array) -> Array:
-    """P(|X − centre| < half), to full relative accuracy also for narrow bands, where the two CDFs would cancel."""
+    """P(|X − centre| < half), to full relative accuracy also for narrow bands, where CDFs would cancel."""
     centre, half = np.broadcast_arrays(-np.abs(centre), half)
     mass = np.asarray(law.cdf(centre + half) - law.cdf(centre - half))
     narrow = half * np.maximum(1.0, half - centre) < 0.25
@@ -103,8 +103,8 @@ def folded_density(law: Law, r: Array, m: Array) -> Array:
 def folded_start(law: Law, level: Array, m: Array) -> Array:
     """A lower bound, tight at both ends, of the r with P(|m + X| < r) = level < 1, for normal X.
 
-    Dropping the reflected branch, moving the centre to 0, or dropping e^{−x²/2} around 0 each makes the band more
-    likely, hence r at least the quantile of the line, that of |X|, and arcsinh(level m / 2φ(m)) / m.
+    Dropping the reflected branch, moving the centre to 0, or dropping e^{−x²/2} around 0 each makes the band
+    more likely, hence r is at least the quantile of the line, that of |X|, and arcsinh(level m / 2φ(m)) / m.
     """
     small = np.maximum(m, 1e-8)
     near = np.arcsinh(np.minimum(level * small / (2.0 * law.pdf(m) + 1e-300), 1e300)) / small
@@ -140,9 +140,9 @@ def solve(
 ) -> Array:
     """Roots of increasing functions, element by element: Newton's steps inside a bracket that only shrinks.
 
-    ``function(x)`` gives values and slopes. A step that leaves the bracket is replaced by a bisection, and so is
-    every other step after the first dozen, so the worst case is that of bisection. Newton's error after a step is
-    about the square of the step: steps below ``tolerance`` · x end the search.
+    ``function(x)`` gives values and slopes. A step that leaves the bracket is replaced by a bisection,
+    and so is every other step after the first dozen: the worst case is that of bisection. Newton's error
+    after a step is about the square of the step, so steps below ``tolerance`` · x end the search.
     """
     x = start
     for count in range(rounds):
@@ -166,9 +166,9 @@ def solve(
 def chi2_rule(k: int, sharpness: int = 0) -> tuple[Array, Array]:
     """Nodes v and weights w with Σ w g(v) ≈ E[g(V)], V ~ χ²_k: the trapezoid rule in t = log(v / k).
 
-    In t the density is proportional to exp(k/2 (t − (eᵗ − 1))), analytic and quickly decaying, so that the rule
-    converges exponentially: about 40 nodes for large k and 450 for k = 3, both at the rounding level. The range
-    reaches where density / V has fallen by e⁻⁵⁰. ``sharpness`` s is for g that change as fast as Φ(2ˢ t).
+    In t the density is proportional to exp(k/2 (t − (eᵗ − 1))), analytic and quickly decaying, so that the
+    rule converges exponentially: some 40 nodes for large k and 470 for k = 3, both at the rounding level. The
+    range reaches where density / V has fallen by e⁻⁵⁰. ``sharpness`` s is for g as steep as Φ(2ˢ t).
     """
     spread = max(k - 2, 1)
     start = -(100.0 / spread + math.sqrt(200.0 / spread))

@@ -76,7 +76,7 @@ def check_sizes(n: Any, p: Any) -> int:
         raise InputError(f"p: expected at least one parameter, got {p}")
     if n <= p:
         raise InputError(
-            f"n: {n} records cannot fix p = {p} parameters; the laws need n > p (more records, or fewer columns)"
+            f"n: {n} records cannot fix p = {p} parameters; the laws need n > p, so more records"
         )
     return int(n) - int(p)
 

@@ -1,10 +1,11 @@
 """ε(δ) of the large-sample curves: where the line of slope e^ε through (0, δ) touches them.
 
 A test accepts r < r₂. Write F, S for its rates below and above r₂ under "in" and "out", and L for the log
-ratio. The supremum of log((F_in − δ)/F_out) lies where the ratio at the border equals the slope, so
-F_in − e^L F_out = δ, left of the point where L = 0; that of log((S_out − δ)/S_in) where S_out − e^{−L} S_in = δ,
-right of it. Both left sides are monotone in r₂ there, and a border slightly off lowers the bound only, by the
-square of the error. e^{−L} S_in is the left-out density at r₂ times a Mills ratio: no large logarithm cancels.
+ratio. The supremum of log((F_in − δ)/F_out) lies where the ratio at the border equals the slope, so that
+F_in − e^L F_out = δ, left of the point where L = 0; that of log((S_out − δ)/S_in) lies where S_out −
+e^{−L} S_in = δ, right of it. Both left sides are monotone in r₂ there, and a border slightly off lowers
+the bound only, by the square of the error. e^{−L} S_in is the left-out density at r₂ times a Mills ratio:
+no large logarithms cancel.
 """
 
 from __future__ import annotations

@@ -1,16 +1,19 @@
 """The likelihood ratio of member to left-out with V = n−p, and the tests it makes optimal.
 
-In units of τ the left-out residual is m + Z and the member's is (m + Z)/(1 + a); the attacker sees r = |residual|:
+In units of τ the left-out residual is m + Z and the member's (m + Z)/(1 + a); the attacker sees r =
+|residual|:
 
     L(r) = log f_in/f_out = log(1+a) − a(2+a) r²/2 + log cosh((1+a) m r) − log cosh(m r)
 
-L'(r)/r has the sign of a chord slope of the concave function w ↦ √w tanh √w minus 1/m², hence it changes sign
-once if m > 1 and never otherwise. So L falls from log(1+a) when m ≤ 1 (|ε| ≤ τ), and the Neyman-Pearson test
-accepts r < r₂: the paper's threshold. When m > 1, L first rises to a peak: the test accepts r₁ < r < r₂ with
-L(r₁) = L(r₂), until r₂ passes the level ``full`` where L is back at L(0) and r₁ = 0. The log ratio exceeds 0 on
-[0, r₂] in both cases (L(0) = log(1+a) > 0), so both tests have the same success rate.
+L'(r)/r has the sign of a chord slope of the concave function w ↦ √w tanh √w minus 1/m², hence it changes
+sign once if m > 1 and never otherwise. So L falls from log(1+a) when m ≤ 1 (|ε| ≤ τ), and the
+Neyman-Pearson test accepts r < r₂: the paper's threshold. When m > 1, L first rises to a peak: the test
+accepts r₁ < r < r₂ with L(r₁) = L(r₂), until r₂ passes the level ``full`` where L is back at L(0) and r₁
+= 0. In both cases L exceeds 0 on an interval [0, r₂] (for L(0) = log(1+a) > 0), so both tests have the
+same success rate.
 
-For m > FAR the reflected branch of |m + Z| has no mass that a float could hold, and normal laws on the line remain.
+For m > FAR the reflected branch of |m + Z| has no mass that a float could hold: normal laws on the line
+remain.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from noshadow.theory.numerics import NORMAL, Array, band, beyond, folded_density, folded_start, solve
 
@@ -79,8 +83,8 @@ class Peak:
     level  P(r < full) for a left-out record: from this false-positive rate on the test is the threshold
 
     The intervals of equal L are [μ − w, μ + w], 0 ≤ w ≤ full/2, with μ an analytic function of w², kept as a
-    polynomial in (w / w_max)² that is exact at both ends and good to 1e-4 between: the start of a few joint Newton
-    steps in μ and w.
+    polynomial in (w / w_max)² that is exact at both ends and good to 1e-4 between: the start of a few joint
+    Newton steps in μ and w.
     """
 
     a: Array
@@ -89,6 +93,16 @@ class Peak:
     full: Array
     level: Array
     coefficients: tuple[Array, ...]
+
+    def pick(self, mask: NDArray[np.bool_]) -> Peak:
+        """The peaks under a mask that the points broadcast to, one for each of its elements."""
+        flat = [
+            np.broadcast_to(x, mask.shape)[mask] for x in (self.a, self.m, self.top, self.full, self.level)
+        ]
+        a, m, top, full, level = flat
+        return Peak(
+            a, m, top, full, level, tuple(np.broadcast_to(x, mask.shape)[mask] for x in self.coefficients)
+        )
 
     def middle(self, w: Array) -> tuple[Array, Array]:
         """μ(w) and dμ/dw."""
@@ -101,7 +115,7 @@ class Peak:
         return np.maximum(value, w), slope * 2.0 * w / widest**2
 
     def rates(self, alpha: Array) -> tuple[Array, Array]:
-        """True-positive and false-negative rate of the interval whose false-positive rate is alpha ≤ level."""
+        """True-positive and false-negative rate of the interval with false-positive rate alpha ≤ level."""
         middle, w = self.interval(alpha)
         grow = 1.0 + self.a
         found = _mass(grow * middle, grow * w, self.m)

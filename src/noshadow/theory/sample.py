@@ -22,8 +22,8 @@ def population_leverage(x: Any, covariance: Any, mean: Any = None) -> Array | np
     """h̄ = xᵀΣ⁻¹x for features x ~ N(0, Σ), the squared Mahalanobis distance. x: (..., p), covariance: (p, p).
 
     With a mean (p,), for a model with a bias and features N(mean, Σ): 1 + (x − mean)ᵀΣ⁻¹(x − mean), which is
-    x̃ᵀ E[x̃x̃ᵀ]⁻¹ x̃ for x̃ = (x, 1); the p of the laws then counts the bias. A singular Σ is inverted on its range;
-    a point off that range has infinite leverage.
+    x̃ᵀ E[x̃x̃ᵀ]⁻¹ x̃ for x̃ = (x, 1); the p of the laws then counts the bias. A singular Σ is inverted on its
+    range; a point off that range has infinite leverage.
     """
     points, sigma = finite(x, "x"), finite(covariance, "covariance")
     if sigma.ndim != 2 or sigma.shape[0] != sigma.shape[1]:
@@ -55,10 +55,10 @@ class Sample:
 
     leverage    (n,)            h̄ = (n−p) h/(1−h), with which V = n−p gives back the observed leverage h
     error       (n,) or (n, q)  ε = e/(1−h), the left-out residual: unbiased for the structural error
-    sigma       (n,)            noise of the other records, √(RSS₋ᵢ/(n−1−p)); for q responses, of a typical one
-    covariance  (q, q) or None  Σ_y of a q-dimensional response, residual covariance with n−p degrees of freedom
+    sigma       (n,)            noise of the other records, √(RSS₋ᵢ/(n−1−p)), a response
+    covariance  (q, q) or None  Σ_y of q responses: the residuals' covariance, n−p degrees of freedom
     n, p                        records, and rank of the design with its constant column
-    undefined   (n,)            True where h = 1: without this record the fit is undefined; ε is set to 0 there
+    undefined   (n,)            h = 1: without this record the fit is undefined; ε is set to 0 there
     """
 
     leverage: Array
@@ -76,8 +76,8 @@ def from_sample(layer: LastLayer) -> Sample:
         s = theory.from_sample(layer)
         theory.tradeoff(alpha, s.leverage[:, None], s.error[:, None], s.n, s.p, s.sigma[:, None])
 
-    The leverages come from a QR factorisation of the design (constant column included, √(Λ/2) rows below it for a
-    ridge Λ) with the rank taken from the singular values of R: duplicate, dead and constant columns are harmless.
+    The leverages come from a QR factorisation of the design (constant column included, √(Λ/2) rows below it
+    for a ridge Λ) with the rank taken from the singular values of R: duplicate and dead columns are harmless.
     With a ridge, or away from the least-squares fit, the laws hold only approximately, and a warning says so.
     """
     if layer.head != "squared":
@@ -95,8 +95,8 @@ def from_sample(layer: LastLayer) -> Sample:
     if bool(undefined.any()):
         rows = undefined.nonzero().flatten().tolist()
         warnings.warn(
-            f"layer: leverage 1 in {name_rows(rows)} (counted from 0): without such a record the fit is undefined. "
-            f"Its h̄ is capped and its ε set to 0; treat it as fully exposed",
+            f"layer: leverage 1 in {name_rows(rows)} (counted from 0): without such a record the fit is "
+            "undefined. Its h̄ is capped and its ε set to 0; treat it as fully exposed",
             NoshadowWarning,
             stacklevel=2,
         )
@@ -139,7 +139,8 @@ def _warn_off_theory(
     """The laws are those of ordinary least squares: say how far the layer is from it."""
     if freedom < 0.99 * rank:
         warnings.warn(
-            f"layer: the ridge leaves {freedom:.1f} of {rank} degrees of freedom; the laws assume none is lost",
+            f"layer: the ridge leaves {freedom:.1f} of {rank} degrees of freedom; the laws are those of no "
+            "ridge, so take the curves as approximate",
             NoshadowWarning,
             stacklevel=3,
         )
@@ -149,8 +150,8 @@ def _warn_off_theory(
         share = math.sqrt(left / size) if size > 0 else 0.0
         if share > 0.01:
             warnings.warn(
-                f"layer: {share:.1%} of the residual lies in the span of the features, where a least-squares fit "
-                "leaves none; the laws describe the converged fit, so train the layer to its optimum",
+                f"layer: {share:.1%} of the residual lies in the span of the features, where a least-squares "
+                "fit leaves none; the laws describe the converged fit, so train the layer to its optimum",
                 NoshadowWarning,
                 stacklevel=3,
             )

@@ -1,1 +1,1 @@
-"""The commands of ``noshadow``, one module each."""
+"""The commands, a module each; ``noshadow.cli`` puts them together."""

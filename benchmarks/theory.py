@@ -36,12 +36,8 @@ TRIMMED = 80  # records of highest leverage left out to see what they do to the 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--data", default=os.environ.get("NOSHADOW_DATA"), help="folder of california_housing.npz"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default=os.environ.get("NOSHADOW_DATA"), help="folder of california_housing.npz")
     parser.add_argument("--models", type=int, default=2000, help="refits of the reference attack")
     parser.add_argument("--docs", action="store_true", help="only write the page from the stored results")
     arguments = parser.parse_args()
@@ -184,9 +180,9 @@ def datasets(path: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     theta = np.linalg.lstsq(design, y, rcond=None)[0]
     rng = np.random.default_rng(3)
     normal = rng.standard_normal(x.shape) @ np.linalg.cholesky(np.cov(x.T)).T
-    response = np.column_stack([normal, np.ones(len(x))]) @ theta + (
-        y - design @ theta
-    ).std() * rng.standard_normal(len(y))
+    response = np.column_stack([normal, np.ones(len(x))]) @ theta + (y - design @ theta).std() * rng.standard_normal(
+        len(y)
+    )
     return {"california": (x, y), "control": (normal, response)}
 
 
@@ -212,9 +208,7 @@ def sandwich_spread(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.sqrt(np.einsum("ij,jk,ik->i", pull, meat, pull, optimize=True))
 
 
-def trimmed_spread_ratio(
-    x: np.ndarray, y: np.ndarray, spread: Callable[[np.ndarray, np.ndarray], np.ndarray]
-) -> float:
+def trimmed_spread_ratio(x: np.ndarray, y: np.ndarray, spread: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> float:
     """Observed over assumed spread once the records of highest leverage have left the pool."""
     kept = np.argsort(pool_leverage(x))[:-TRIMMED]
     residuals, _ = shadow(x[kept], y[kept], 400, np.random.default_rng(4))
@@ -238,9 +232,7 @@ def predict(x: np.ndarray, y: np.ndarray, pool: int) -> tuple[np.ndarray, np.nda
     return fresh, fixed, shift
 
 
-def shadow(
-    x: np.ndarray, y: np.ndarray, count: int, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
+def shadow(x: np.ndarray, y: np.ndarray, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Signed residuals (count, N) of least-squares fits on random halves, and who was in (count, N)."""
     design = np.column_stack([x, np.ones(len(x))])
     size, p = design.shape

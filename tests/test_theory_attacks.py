@@ -11,7 +11,7 @@ from scipy import integrate, stats
 
 from noshadow import theory
 from noshadow.errors import InputError
-from theory_refits import P, refit
+from tests.theory_refits import P, refit
 
 TESTS = ("threshold", "optimal")
 
@@ -25,9 +25,7 @@ def _brute_force(a, m, cells=200_001):
     """ROC corners of both tests from the masses of very many cells, whatever the ratio's shape."""
     z = np.linspace(-9, 9, cells)
     r = np.unique(np.abs(np.concatenate([[0.0], m + z, (m + z) / (1 + a)])))
-    outsider, member = (
-        np.diff(stats.norm.cdf(edge - m) - stats.norm.cdf(-edge - m)) for edge in (r, (1 + a) * r)
-    )
+    outsider, member = (np.diff(stats.norm.cdf(edge - m) - stats.norm.cdf(-edge - m)) for edge in (r, (1 + a) * r))
     real = outsider > 1e-13
     ratio = np.where(real, member / np.where(real, outsider, 1.0), 0.0)
     curves = {}
@@ -64,10 +62,8 @@ def test_figures_against_brute_force(a, m):
         np.testing.assert_allclose(
             theory.tpr_at_fpr(alpha, *point, test=test), np.interp(alpha, fpr, tpr), rtol=2e-6, err_msg=test
         )
-        assert theory.auc(*point, test=test) == pytest.approx(np.trapezoid(tpr, fpr) + 1 - fpr[-1], abs=1e-6)
-        assert theory.success_rate(*point, test=test) == pytest.approx(
-            0.5 + 0.5 * np.max(tpr - fpr), abs=1e-7
-        )
+        assert theory.auc(*point, test=test) == pytest.approx(integrate.trapezoid(tpr, fpr) + 1 - fpr[-1], abs=1e-6)
+        assert theory.success_rate(*point, test=test) == pytest.approx(0.5 + 0.5 * np.max(tpr - fpr), abs=1e-7)
 
 
 def test_optimal_beats_threshold_exactly_where_the_ratio_is_not_monotone():
@@ -168,16 +164,12 @@ def test_exact_figures_agree_with_each_other():
         point = (h, error, k + 5, 5)
         threshold, optimal = (theory.tpr_at_fpr(alpha, *point, test=test, exact=True) for test in TESTS)
         assert (optimal >= threshold).all()
-        area, _ = integrate.quad(
-            lambda u, p=point: float(theory.tpr_at_fpr(u, *p, exact=True)), 0, 1, epsabs=1e-7
-        )
+        area, _ = integrate.quad(lambda u, p=point: float(theory.tpr_at_fpr(u, *p, exact=True)), 0, 1, epsabs=1e-7)
         assert theory.auc(*point, exact=True) == pytest.approx(area, abs=2e-5)
         assert theory.auc(*point, exact=True, test="optimal") >= theory.auc(*point, exact=True) - 1e-9
         grid = np.linspace(0.001, 0.999, 1999)
         curve = theory.tpr_at_fpr(grid, *point, exact=True)
-        assert theory.success_rate(*point, exact=True) == pytest.approx(
-            0.5 + 0.5 * np.max(curve - grid), abs=2e-5
-        )
+        assert theory.success_rate(*point, exact=True) == pytest.approx(0.5 + 0.5 * np.max(curve - grid), abs=2e-5)
         delta = 1e-3
         found = curve - delta > 0
         proof = np.max(np.log((curve[found] - delta) / grid[found]))
@@ -188,9 +180,7 @@ def test_exact_tends_to_the_large_sample_form():
     alpha = np.array([0.001, 0.1, 0.6])
     for test in TESTS:
         ours = [theory.tpr_at_fpr(alpha, 0.01 * k, 0.3, k + 5, 5, test=test) for k in (100, 20000)]
-        exact = [
-            theory.tpr_at_fpr(alpha, 0.01 * k, 0.3, k + 5, 5, test=test, exact=True) for k in (100, 20000)
-        ]
+        exact = [theory.tpr_at_fpr(alpha, 0.01 * k, 0.3, k + 5, 5, test=test, exact=True) for k in (100, 20000)]
         gaps = [np.max(np.abs(a - b)) for a, b in zip(ours, exact, strict=True)]
         assert gaps[1] < 1e-4
         assert gaps[1] < gaps[0] / 20
@@ -209,9 +199,7 @@ def test_tiny_levels_against_mpmath(a, m):
         edge = mpmath.findroot(lambda r: below(r) / alpha - 1, (0.99 * start, 1.01 * start), solver="ridder")
         truth = float(below(edge * grow))
         # the optimal test at so small a level is the neighbourhood of the largest ratio
-        densities = [
-            lambda r, s=s: s * (mpmath.npdf(s * r - centre) + mpmath.npdf(s * r + centre)) for s in (grow, 1)
-        ]
+        densities = [lambda r, s=s: s * (mpmath.npdf(s * r - centre) + mpmath.npdf(s * r + centre)) for s in (grow, 1)]
         largest, width = mpmath.mpf(0), mpmath.mpf(max(1, m))
         for _ in range(3):  # zoom in on the top
             grid = [max(largest + width * i / 500, mpmath.mpf(0)) for i in range(-500, 501)]
@@ -244,9 +232,7 @@ def test_extremes_stay_finite_and_right(test):
     assert theory.auc(0.0, 1.0, 10, 5, test=test) == pytest.approx(0.5, abs=1e-15)
     # ε = 0: two centred normals of scales 1 and 1/(1+a)
     edge = stats.norm.isf((1 - 0.3) / 2)
-    assert theory.tpr_at_fpr(0.3, 20.0, 0.0, 15, 5, test=test) == pytest.approx(
-        2 * stats.norm.cdf(3 * edge) - 1
-    )
+    assert theory.tpr_at_fpr(0.3, 20.0, 0.0, 15, 5, test=test) == pytest.approx(2 * stats.norm.cdf(3 * edge) - 1)
     # h̄ ≫ n−p: a member is fitted exactly
     assert theory.tpr_at_fpr(1e-3, 1e12, 1.0, 8, 5, test=test) > 1 - 1e-6
     assert theory.success_rate(1e12, 1.0, 8, 5, test=test) > 1 - 1e-4

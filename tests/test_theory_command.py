@@ -41,9 +41,7 @@ def test_json_holds_what_the_functions_say():
 
 
 def test_exact_laws_and_sizes_without_a_gap():
-    found = json.loads(
-        run("--leverage", "1", "--error", "1", "--n", "7", "--p", "5", "--exact", "--json").stdout
-    )
+    found = json.loads(run("--leverage", "1", "--error", "1", "--n", "7", "--p", "5", "--exact", "--json").stdout)
     assert found["expected_gap"] is None
     assert found["gap_expansion"] is None
     assert found["success_rate"]["threshold"] == theory.success_rate(1.0, 1.0, 7, 5, exact=True)

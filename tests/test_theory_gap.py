@@ -9,7 +9,7 @@ from scipy import integrate, stats
 
 from noshadow import theory
 from noshadow.errors import InputError
-from theory_refits import P, refit, refit_many
+from tests.theory_refits import P, refit, refit_many
 
 
 def _misprinted_gap(h, error, sigma, k):
@@ -77,9 +77,7 @@ def test_expansion_error_falls_with_the_third_power(capsys):
         series = np.array([theory.gap_expansion(h, error, i + 5, 5, sigma, order=order) for i in k])
         slopes.append(np.polyfit(np.log(k[2:]), np.log(np.abs(exact - series)[2:]), 1)[0])
     with capsys.disabled():
-        print(
-            f"\n  slope of the expansion's error: first order {slopes[0]:.3f}, second order {slopes[1]:.3f}"
-        )
+        print(f"\n  slope of the expansion's error: first order {slopes[0]:.3f}, second order {slopes[1]:.3f}")
     assert slopes[0] == pytest.approx(-2, abs=0.03)
     assert slopes[1] == pytest.approx(-3, abs=0.03)
 

@@ -9,7 +9,7 @@ from scipy import stats
 
 from noshadow import theory
 from noshadow.errors import InputError
-from theory_refits import P, refit, refit_many
+from tests.theory_refits import P, refit, refit_many
 
 POINTS = {5: (2.0, 1.5, 0.8), 20: (6.0, -1.0, 1.3), 200: (30.0, 2.0, 1.0)}  # k: leverage, error, sigma
 

@@ -96,9 +96,7 @@ def test_ridge_and_unconverged_fits_warn():
         sample = theory.from_sample(LastLayer(x, design @ theta, y, head="squared", ridge=ridge))
     # e/(1 − h) is the left-out residual of a ridge fit too
     rest = np.arange(1, 60)
-    left_out = np.linalg.solve(
-        design[rest].T @ design[rest] + ridge / 2 * np.eye(5), design[rest].T @ y[rest]
-    )
+    left_out = np.linalg.solve(design[rest].T @ design[rest] + ridge / 2 * np.eye(5), design[rest].T @ y[rest])
     assert sample.error[0] == pytest.approx((y[0] - design[0] @ left_out).item(), rel=1e-9)
     with pytest.warns(NoshadowWarning, match="lies in the span of the features"):
         theory.from_sample(LastLayer(x, np.zeros_like(y), y, head="squared"))

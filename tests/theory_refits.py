@@ -29,9 +29,7 @@ def refit(k: int, leverage: float, error: float, sigma: float, count: int, seed:
     return refit_many(k, leverage, np.array([error]), noise, count, seed)
 
 
-def refit_many(
-    k: int, leverage: float, error: np.ndarray, noise: np.ndarray, count: int, seed: int
-) -> Refits:
+def refit_many(k: int, leverage: float, error: np.ndarray, noise: np.ndarray, count: int, seed: int) -> Refits:
     """The same with q responses of noise covariance ``noise``."""
     rng = np.random.default_rng(seed)
     x = target(leverage)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from noshadow import theory
+from noshadow.commands.output import COULD_NOT, print_json
 from noshadow.errors import InputError, MissingExtra, missing_extra
 from noshadow.files import atomic_path
 from noshadow.theory.numerics import Array
@@ -23,6 +22,8 @@ theory_app = typer.Typer(help="The exact laws of the Gaussian linear model.", no
 
 LEVELS = (1e-4, 1e-3, 1e-2, 1e-1)
 DELTA = 1e-5
+USAGE = 2
+"""Exit code: the arguments describe no point."""
 
 
 @theory_app.callback(invoke_without_command=True)
@@ -42,13 +43,11 @@ def figures(
     given = {"--leverage": leverage, "--error": error, "--n": n, "--p": p}
     missing = [name for name, value in given.items() if value is None]
     if leverage is None or error is None or n is None or p is None:
-        raise typer.BadParameter(
-            f"{', '.join(missing)} missing; a point needs --leverage, --error, --n and --p"
-        )
+        raise typer.BadParameter(f"{', '.join(missing)} missing; a point needs --leverage, --error, --n and --p")
     with exit_codes():
         result = describe(leverage, error, n, p, sigma, exact)
     if as_json:
-        typer.echo(json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False))
+        print_json(result)
     else:
         show(result, Console())
 
@@ -64,18 +63,21 @@ def figure(
     with exit_codes():
         path = output / "figure1.png" if output.is_dir() else output
         draw_figure(path, n, p)
-    typer.echo(json.dumps({"figure": str(path), "n": n, "p": p}) if as_json else f"wrote {path}")
+    if as_json:
+        print_json({"figure": str(path), "n": n, "p": p})
+    else:
+        typer.echo(f"wrote {path}")
 
 
 @contextmanager
 def exit_codes() -> Iterator[None]:
-    """Bad arguments end with code 2, what could not be done with 3; the message goes to stderr."""
+    """A point that cannot be ends with code 2, what could not be done with 3; the message goes to stderr."""
     try:
         yield
     except InputError as error:
-        _fail(error, 2)
+        _fail(error, USAGE)
     except (MissingExtra, OSError) as error:
-        _fail(error, 3)
+        _fail(error, COULD_NOT)
 
 
 def _fail(error: Exception, code: int) -> NoReturn:
@@ -84,7 +86,7 @@ def _fail(error: Exception, code: int) -> NoReturn:
 
 
 def describe(leverage: float, error: float, n: int, p: int, sigma: float, exact: bool) -> dict[str, Any]:
-    """Every figure of one point, ready for JSON; what does not exist for these sizes is None."""
+    """Every figure of one point; what does not exist for these sizes is None."""
     point = (leverage, error, n, p, sigma)
     law = theory.leverage_law(leverage, n, p)
     alpha = np.concatenate([np.geomspace(1e-4, 1e-2, 21)[:-1], np.linspace(0.01, 0.99, 99)])
@@ -92,7 +94,7 @@ def describe(leverage: float, error: float, n: int, p: int, sigma: float, exact:
 
     def by_test(function: Callable[..., Any], *first: Any) -> dict[str, Any]:
         return {
-            test: _plain(function(*first, *point, test=test, exact=exact))
+            test: np.asarray(function(*first, *point, test=test, exact=exact)).tolist()
             for test in ("threshold", "optimal")
         }
 
@@ -104,8 +106,8 @@ def describe(leverage: float, error: float, n: int, p: int, sigma: float, exact:
         "sigma": sigma,
         "exact": exact,
         "empirical_leverage": {"mean": float(law.mean()), "typical": float(law.typical())},
-        "expected_gap": _plain(theory.expected_gap(*point)) if n - p > 2 else None,
-        "gap_expansion": _plain(theory.gap_expansion(*point)) if n - p > 4 else None,
+        "expected_gap": float(theory.expected_gap(*point)) if n - p > 2 else None,
+        "gap_expansion": float(theory.gap_expansion(*point)) if n - p > 4 else None,
         "auc": by_test(theory.auc),
         "success_rate": by_test(theory.success_rate),
         "fpr": list(LEVELS),
@@ -114,14 +116,6 @@ def describe(leverage: float, error: float, n: int, p: int, sigma: float, exact:
         "epsilon_lower_bound": by_test(theory.epsilon_lower_bound, DELTA),
         "curve": {"alpha": alpha.tolist(), **by_test(theory.tradeoff, alpha)},
     }
-
-
-def _plain(values: Any) -> Any:
-    """Numbers that JSON can hold: infinities become None."""
-    array = np.asarray(values, dtype=np.float64)
-    if array.ndim:
-        return [_plain(value) for value in array]
-    return float(array) if math.isfinite(array) else None
 
 
 def show(result: dict[str, Any], console: Console) -> None:
@@ -199,9 +193,7 @@ def draw_figure(path: Path, n: int, p: int) -> None:
             (line,) = axes.plot(alpha, theory.tradeoff(alpha, h, e, n, p, test="optimal"), label=label)
             axes.plot(alpha, theory.tradeoff(alpha, h, e, n, p), color=line.get_color(), ls=":", lw=1)
         axes.plot([0, 1], [1, 0], color="0.6", lw=0.8)
-        axes.set(
-            title=f"{title}, σ = 1, n − p = {n - p}", xlabel="false-positive rate α", xlim=(0, 1), ylim=(0, 1)
-        )
+        axes.set(title=f"{title}, σ = 1, n − p = {n - p}", xlabel="false-positive rate α", xlim=(0, 1), ylim=(0, 1))
         axes.legend(frameon=False, fontsize="small", title="dotted: threshold", title_fontsize="small")
     middle.set_ylabel("false-negative rate β")
     with atomic_path(path) as temporary:

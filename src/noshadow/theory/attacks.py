@@ -269,9 +269,7 @@ def _peaked(a: Array, m: Array) -> NDArray[np.bool_]:
     return np.asarray((a > 0) & (m > 1.0 + 1e-6) & (m <= FAR))
 
 
-def _each(
-    points: Points, figure: Callable[[Curve], float], degenerate: float, test: str
-) -> Array | np.float64:
+def _each(points: Points, figure: Callable[[Curve], float], degenerate: float, test: str) -> Array | np.float64:
     """A figure of the exact curve for every point; h̄ = 0 has no curve and the given value."""
     h, error, sigma = np.broadcast_arrays(points.leverage, points.error, points.sigma)
     out = np.full(h.shape, degenerate)

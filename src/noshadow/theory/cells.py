@@ -77,9 +77,7 @@ def _edges(points: Points, cells: int) -> Array:
     error, scale, ratio = (float(x) for x in (np.abs(points.error), points.scale, points.ratio))
     levels = special.expit(np.linspace(-36.0, 36.0, cells))
     left_out = np.abs(error + scale * Student(points.k).quantile(levels))
-    pulled = error / (
-        1.0 + float(points.leverage) / (2.0 * special.gammaincinv(0.5 * points.k, levels) + 1e-300)
-    )
+    pulled = error / (1.0 + float(points.leverage) / (2.0 * special.gammaincinv(0.5 * points.k, levels) + 1e-300))
     small = np.geomspace(1e-16, 1.0, cells) * scale  # small V sends members' losses to 0
     edges = np.unique(np.concatenate([left_out, left_out / (1.0 + ratio), pulled, small]))
     kept = [0.0]

@@ -28,16 +28,12 @@ def expected_gap(
     """
     h, square, variance, k = _moments(leverage, error, n, p, sigma, covariance)
     if k <= 2:
-        raise InputError(
-            f"n: n − p = {k}, but the expected gap is finite only for n − p > 2; use more records"
-        )
+        raise InputError(f"n: n − p = {k}, but the expected gap is finite only for n − p > 2; use more records")
     v, weights = chi2_rule(k)
 
     def share(h: Array) -> tuple[Array, Array]:
         h = h[..., None]
-        loss = (
-            h / (v + h) * ((2.0 * v + h) / (v + h))
-        )  # 1 − (1 − h_ii)²: the part of the left-out loss that goes
+        loss = h / (v + h) * ((2.0 * v + h) / (v + h))  # 1 − (1 − h_ii)²: the part of the left-out loss that goes
         return (loss * weights).sum(-1), (loss * (h / v) * weights).sum(-1)
 
     kept, spread = in_blocks(share, h, size=max(1, (1 << 20) // len(v)))
@@ -87,9 +83,7 @@ def _empirical(h: Any) -> Array:
     return values
 
 
-def _moments(
-    leverage: Any, error: Any, n: int, p: int, sigma: Any, covariance: Any
-) -> tuple[Array, Array, Array, int]:
+def _moments(leverage: Any, error: Any, n: int, p: int, sigma: Any, covariance: Any) -> tuple[Array, Array, Array, int]:
     """h̄, ‖ε‖², tr Σ_y and n − p for a scalar or a q-dimensional response."""
     if covariance is None:
         points = check_points(leverage, error, n, p, sigma)
@@ -102,9 +96,7 @@ def _moments(
 def check_response(error: Any, covariance: Any, sigma: Any) -> tuple[Array, Array]:
     """ε (..., q) and Σ_y (q, q), symmetric positive semi-definite."""
     if np.ndim(sigma) or sigma != 1.0:
-        raise InputError(
-            "sigma: covariance takes its place for a q-dimensional response; pass only one of them"
-        )
+        raise InputError("sigma: covariance takes its place for a q-dimensional response; pass only one of them")
     noise = finite(covariance, "covariance")
     eps = finite(error, "error")
     if noise.ndim != 2 or noise.shape[0] != noise.shape[1]:

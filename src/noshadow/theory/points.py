@@ -75,9 +75,7 @@ def check_sizes(n: Any, p: Any) -> int:
     if p < 1:
         raise InputError(f"p: expected at least one parameter, got {p}")
     if n <= p:
-        raise InputError(
-            f"n: {n} records cannot fix p = {p} parameters; the laws need n > p, so more records"
-        )
+        raise InputError(f"n: {n} records cannot fix p = {p} parameters; the laws need n > p, so more records")
     return int(n) - int(p)
 
 

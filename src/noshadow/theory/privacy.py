@@ -32,9 +32,7 @@ def epsilon(delta: Array, a: Array, m: Array, drift: Array, *, test: str) -> Arr
     far = (m > FAR) | trivial
     near = _near(safe, np.where(far, 1.0, a), np.where(far, 0.0, m), test)
     on_line = far & ~trivial
-    a_, m_, drift_ = (
-        np.where(on_line, given, harmless) for given, harmless in ((a, 1.0), (m, 80.0), (drift, 80.0))
-    )
+    a_, m_, drift_ = (np.where(on_line, given, harmless) for given, harmless in ((a, 1.0), (m, 80.0), (drift, 80.0)))
     line = _far(safe, a_, drift_, m_)
     limit = np.where((delta == 0.0) & (a > 0.0), np.inf, 0.0)
     return np.where(trivial, limit, np.where(far, line, near))
@@ -72,9 +70,7 @@ def _near(delta: Array, a: Array, m: Array, test: str) -> Array:
         def masses(w: Array) -> tuple[Array, Array, Array, Array]:
             middle, slope = peak.middle(w)
             left_out = band(NORMAL, middle - peak.m, w) + band(NORMAL, middle + peak.m, w)
-            kept = band(NORMAL, grow * middle - peak.m, grow * w) + band(
-                NORMAL, grow * middle + peak.m, grow * w
-            )
+            kept = band(NORMAL, grow * middle - peak.m, grow * w) + band(NORMAL, grow * middle + peak.m, grow * w)
             return left_out, kept, middle + w, slope
 
         def accept_interval(w: Array) -> tuple[Array, Array]:

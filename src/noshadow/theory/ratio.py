@@ -96,13 +96,9 @@ class Peak:
 
     def pick(self, mask: NDArray[np.bool_]) -> Peak:
         """The peaks under a mask that the points broadcast to, one for each of its elements."""
-        flat = [
-            np.broadcast_to(x, mask.shape)[mask] for x in (self.a, self.m, self.top, self.full, self.level)
-        ]
+        flat = [np.broadcast_to(x, mask.shape)[mask] for x in (self.a, self.m, self.top, self.full, self.level)]
         a, m, top, full, level = flat
-        return Peak(
-            a, m, top, full, level, tuple(np.broadcast_to(x, mask.shape)[mask] for x in self.coefficients)
-        )
+        return Peak(a, m, top, full, level, tuple(np.broadcast_to(x, mask.shape)[mask] for x in self.coefficients))
 
     def middle(self, w: Array) -> tuple[Array, Array]:
         """μ(w) and dμ/dw."""

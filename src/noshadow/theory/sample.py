@@ -133,9 +133,7 @@ def _orthonormal(design: torch.Tensor, penalty: torch.Tensor) -> tuple[torch.Ten
     return (q @ left[:, :rank])[: len(design)], rank
 
 
-def _warn_off_theory(
-    layer: LastLayer, residual: torch.Tensor, basis: torch.Tensor, freedom: float, rank: int
-) -> None:
+def _warn_off_theory(layer: LastLayer, residual: torch.Tensor, basis: torch.Tensor, freedom: float, rank: int) -> None:
     """The laws are those of ordinary least squares: say how far the layer is from it."""
     if freedom < 0.99 * rank:
         warnings.warn(

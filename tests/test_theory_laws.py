@@ -17,7 +17,7 @@ POINTS = {5: (2.0, 1.5, 0.8), 20: (6.0, -1.0, 1.3), 200: (30.0, 2.0, 1.0)}  # k:
 @pytest.fixture(scope="module", params=sorted(POINTS))
 def refits(request):
     k = request.param
-    return k, POINTS[k], refit(k, *POINTS[k], count=12000, seed=100 + k)
+    return k, POINTS[k], refit(k, *POINTS[k], count=20000, seed=k)
 
 
 @pytest.mark.parametrize("side", ["in", "out"])

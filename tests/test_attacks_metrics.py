@@ -21,8 +21,28 @@ LABELS = np.r_[np.ones(100), np.zeros(100)]
 
 
 def test_golden_auc_and_tpr():
-    assert attacks.auc(SCORES, LABELS) == pytest.approx(0.595, abs=1e-12)
+    """Of the 100 · 100 pairs 5,905 are in the right order; the hull also wins the corners of the stairs."""
+    curve = attacks.roc(SCORES, LABELS)
+    assert curve.auc == pytest.approx(0.5905, abs=1e-12)
+    assert curve.hull_auc == pytest.approx(0.595, abs=1e-12)
+    assert attacks.auc(np.r_[OUTSIDE + 10, OUTSIDE], LABELS) == pytest.approx(0.595, abs=1e-12)  # 90 ties, half each
     assert attacks.tpr_at_fpr(SCORES, LABELS, 0.01) == pytest.approx(0.11, abs=1e-12)
+
+
+def test_hull_is_the_best_mixture_of_thresholds():
+    rng = np.random.default_rng(8)
+    labels = rng.integers(0, 2, 60)
+    curve = attacks.roc(rng.normal(size=60) + labels, labels)
+    grid = np.linspace(0, 1, 20001)
+    best = np.interp(grid, curve.fpr, curve.tpr)
+    for i in range(len(curve.fpr)):
+        for j in range(i + 1, len(curve.fpr)):
+            if curve.fpr[j] > curve.fpr[i]:
+                inside = (grid >= curve.fpr[i]) & (grid <= curve.fpr[j])
+                chord = np.interp(grid[inside], curve.fpr[[i, j]], curve.tpr[[i, j]])
+                best[inside] = np.maximum(best[inside], chord)
+    assert curve.hull_auc == pytest.approx(best.mean(), abs=2e-4)
+    assert attacks.roc(np.zeros(4), [0, 1, 0, 1]).hull_auc == pytest.approx(0.5)
 
 
 @settings(max_examples=60, deadline=None)

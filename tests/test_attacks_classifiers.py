@@ -1,13 +1,13 @@
-"""Shokri's classifiers and the threshold baselines: no leak, what they can find, their definitions, bad input."""
+"""Shokri's classifiers and the threshold baselines: no leak, what they find, definitions, bad input."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from attack_definitions import half_splits
 from scipy import special
 
+from attack_definitions import half_splits
 from noshadow import attacks
 from noshadow.attacks.result import calibrate
 from noshadow.errors import InputError
@@ -49,14 +49,17 @@ def test_shokri_never_trains_on_its_target():
     first = attacks.shokri(logits, membership, targets, "softmax", "logistic", rows=10**6)
     membership[4] = ~membership[4]
     second = attacks.shokri(logits, membership, targets, "softmax", "logistic", rows=10**6)
-    np.testing.assert_allclose(second.scores[4], first.scores[4], atol=2e-3)  # row order differs, not the rows
+    np.testing.assert_allclose(
+        second.scores[4], first.scores[4], atol=2e-3
+    )  # row order differs, not the rows
     assert np.abs(second.scores[0] - first.scores[0]).max() > 0.05
 
 
 def test_shokri_is_reproducible_from_its_seed():
     logits, membership, targets = study(3)
     first, again, other = (
-        attacks.shokri(logits, membership, targets, "softmax", rows=300, folds=3, seed=s).scores for s in (0, 0, 1)
+        attacks.shokri(logits, membership, targets, "softmax", rows=300, folds=3, seed=s).scores
+        for s in (0, 0, 1)
     )
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, other)
@@ -95,7 +98,9 @@ def test_shokri_lends_rare_classes_the_common_classifier():
 def test_shokri_bad_input_is_named(options, message):
     logits, membership, targets = study(7)
     with pytest.raises(InputError, match=message):
-        attacks.shokri(**{"outputs": logits, "membership": membership, "targets": targets, "head": "softmax", **options})
+        attacks.shokri(
+            **{"outputs": logits, "membership": membership, "targets": targets, "head": "softmax", **options}
+        )
 
 
 def best_threshold(scores, membership, k):
@@ -170,4 +175,6 @@ def test_threshold_on_regressions():
 def test_threshold_bad_input_is_named(options, message):
     logits, membership, targets = study(13)
     with pytest.raises(InputError, match=message):
-        attacks.threshold(**{"outputs": logits, "membership": membership, "targets": targets, "head": "softmax", **options})
+        attacks.threshold(
+            **{"outputs": logits, "membership": membership, "targets": targets, "head": "softmax", **options}
+        )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from attack_definitions import half_splits, lira_loop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from attack_definitions import half_splits, lira_loop
 from noshadow import attacks
 from noshadow.attacks.lira import _fits, gaussian_nll
 from noshadow.attacks.moments import sides
@@ -96,7 +96,9 @@ def test_a_dominating_outlier_does_not_wash_out_the_rest():
     np.testing.assert_allclose(float(own.variance[k, 2]), rest.var(), rtol=1e-12)
     # the other records do not feel it
     untouched = attacks.lira(signal, membership).scores
-    np.testing.assert_array_equal(np.delete(attacks.lira(outlier, membership).scores, 2, 1), np.delete(untouched, 2, 1))
+    np.testing.assert_array_equal(
+        np.delete(attacks.lira(outlier, membership).scores, 2, 1), np.delete(untouched, 2, 1)
+    )
 
 
 def test_an_offset_changes_nothing():
@@ -122,7 +124,9 @@ def test_success_is_the_sign_of_the_ratio_and_separation_its_formula():
     result = attacks.lira(signal, membership)
     right = (result.scores > 0) == membership
     np.testing.assert_allclose(result.success_rate, right.mean(0), rtol=1e-14)
-    tpr, tnr = (np.array([right[m, i].mean() for i, m in enumerate(side.T)]) for side in (membership, ~membership))
+    tpr, tnr = (
+        np.array([right[m, i].mean() for i, m in enumerate(side.T)]) for side in (membership, ~membership)
+    )
     np.testing.assert_allclose(result.balanced_success_rate, (tpr + tnr) / 2, rtol=1e-14)
     for i in range(30):
         inside, outside = signal[membership[:, i], i], signal[~membership[:, i], i]
@@ -181,8 +185,8 @@ def test_one_sided_test_in_the_wrong_direction_is_noticed():
 def test_numpy_and_torch_single_and_double_strided_or_not_agree():
     signal, membership = draw(17)
     expected = attacks.lira(signal.astype(np.float32), membership).scores
-    for given in (torch.from_numpy(signal).float(), np.asfortranarray(signal.astype(np.float32))):
-        np.testing.assert_array_equal(attacks.lira(given, membership.astype(int)).scores, expected)
+    for array in (torch.from_numpy(signal).float(), np.asfortranarray(signal.astype(np.float32))):
+        np.testing.assert_array_equal(attacks.lira(array, membership.astype(int)).scores, expected)
 
 
 def test_chunks_do_not_change_the_result(monkeypatch):
@@ -220,7 +224,9 @@ class TestBadInput:
     def test_nan_names_row_and_model(self, value):
         signal = self.signal.copy()
         signal[5, 7] = value
-        with pytest.raises(InputError, match=r"signal: NaN or infinite in row 7 \(counted from 0\), first in model 5"):
+        with pytest.raises(
+            InputError, match=r"signal: NaN or infinite in row 7 \(counted from 0\), first in model 5"
+        ):
             attacks.lira(signal, self.membership)
 
     @pytest.mark.parametrize(("value", "number"), [(True, "all models"), (False, "no model")])
@@ -237,7 +243,7 @@ class TestBadInput:
     def test_too_few_references_names_the_remedy(self):
         membership = self.membership.copy()
         membership[:, 4] = np.arange(13) < 2
-        with pytest.raises(InputError, match="member of 2 of 13 models in row 4.*variance='fixed'"):
+        with pytest.raises(InputError, match=r"member of 2 of 13 models in row 4.*variance='fixed'"):
             attacks.lira(self.signal, membership)
         assert np.isfinite(attacks.lira(self.signal, membership, variance="fixed").scores).all()
 

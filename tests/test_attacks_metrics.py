@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 import pytest
-from attack_definitions import half_splits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score, roc_curve
 
+from attack_definitions import half_splits
 from noshadow import attacks
 from noshadow.errors import InputError
 
@@ -25,7 +25,9 @@ def test_golden_auc_and_tpr():
     curve = attacks.roc(SCORES, LABELS)
     assert curve.auc == pytest.approx(0.5905, abs=1e-12)
     assert curve.hull_auc == pytest.approx(0.595, abs=1e-12)
-    assert attacks.auc(np.r_[OUTSIDE + 10, OUTSIDE], LABELS) == pytest.approx(0.595, abs=1e-12)  # 90 ties, half each
+    assert attacks.auc(np.r_[OUTSIDE + 10, OUTSIDE], LABELS) == pytest.approx(
+        0.595, abs=1e-12
+    )  # 90 ties, half each
     assert attacks.tpr_at_fpr(SCORES, LABELS, 0.01) == pytest.approx(0.11, abs=1e-12)
 
 
@@ -124,7 +126,8 @@ class TestEpsilonLowerBound:
         rng = np.random.default_rng(4)
         labels = np.r_[np.ones(500), np.zeros(500)]
         claims = sum(
-            attacks.epsilon_lower_bound(np.round(rng.normal(size=1000), 1), labels, seed=s) > 0 for s in range(1000)
+            attacks.epsilon_lower_bound(np.round(rng.normal(size=1000), 1), labels, seed=s) > 0
+            for s in range(1000)
         )
         with capsys.disabled():
             print(f"\nnull rate of the ε bound, one target: {claims / 1000:.3f}")
@@ -146,7 +149,7 @@ class TestEpsilonLowerBound:
 
     @pytest.mark.parametrize("epsilon", [0.5, 2.0])
     def test_randomised_response_is_bounded_and_found(self, epsilon):
-        """Bits flipped with probability 1/(1+e^ε) are exactly ε-private: over 200 runs at most 5 % + 3σ claim more."""
+        """Bits flipped with probability 1/(1+e^ε) are ε-private: of 200 runs at most 5 % + 3σ claim more."""
         over, found = 0, []
         for seed in range(200):
             rng = np.random.default_rng(seed)
@@ -162,7 +165,9 @@ class TestEpsilonLowerBound:
         scores, bits = np.arange(1000.0), np.arange(1000) >= 500
         share = 0.05 / 8
         best = max(stats.beta.ppf(share, r, 1) for r in (1, 2, 10, 20, 100, 200, 500, 1000))
-        assert attacks.epsilon_lower_bound(scores, bits) == pytest.approx(math.log(best / (1 - best)), rel=1e-9)
+        assert attacks.epsilon_lower_bound(scores, bits) == pytest.approx(
+            math.log(best / (1 - best)), rel=1e-9
+        )
 
     def test_delta_weakens_the_bound_and_vanishes_with_it(self):
         rng = np.random.default_rng(5)

@@ -6,11 +6,11 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from attack_definitions import half_splits, rmia_loop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
+from attack_definitions import half_splits, rmia_loop
 from noshadow import attacks
 from noshadow.attacks.rmia import log_average
 from noshadow.errors import InputError
@@ -21,7 +21,9 @@ def draw(seed, n_models=9, n_records=12, size=17, digits=None):
     membership = half_splits(rng, n_models, n_records, fewest=2)
     signal = rng.normal(size=(n_models, n_records)) * 2 + membership
     population = rng.normal(size=(n_models, size)) * 2
-    return (signal, membership, population) if digits is None else (signal.round(digits), membership, population)
+    return (
+        (signal, membership, population) if digits is None else (signal.round(digits), membership, population)
+    )
 
 
 @pytest.mark.parametrize("variant", ["online", "offline"])
@@ -84,8 +86,9 @@ def test_averages_survive_probabilities_of_any_size(online):
     """log p(x) with probabilities from 1 to e^−3000 in one record, against mpmath."""
     rng = np.random.default_rng(5)
     membership = half_splits(rng, 8, 5, fewest=3)
-    log_p = -np.array([0.0, 1e-3, 1.0, 40.0, 300.0, 900.0, 2000.0, 3000.0])[rng.permuted(
-        np.tile(np.arange(8), (5, 1)), axis=1).T]
+    log_p = -np.array([0.0, 1e-3, 1.0, 40.0, 300.0, 900.0, 2000.0, 3000.0])[
+        rng.permuted(np.tile(np.arange(8), (5, 1)), axis=1).T
+    ]
     found = log_average(torch.from_numpy(log_p), torch.from_numpy(membership), online, 1.0).numpy()
     with mpmath.workdps(50):
         for k in range(8):
@@ -112,7 +115,9 @@ def test_a_target_does_not_see_its_own_membership():
     flipped = membership.copy()
     flipped[3] = ~flipped[3]
     for variant in ("online", "offline"):
-        first, second = (attacks.rmia(signal, m, population, variant).scores[3] for m in (membership, flipped))
+        first, second = (
+            attacks.rmia(signal, m, population, variant).scores[3] for m in (membership, flipped)
+        )
         np.testing.assert_array_equal(first, second)
 
 

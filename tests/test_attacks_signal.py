@@ -46,14 +46,18 @@ def test_float32_outputs_are_computed_in_double_precision():
 def test_logistic_signal_is_the_signed_logit():
     z = np.array([[2.0, -3.0], [0.5, 1.0]])
     np.testing.assert_array_equal(attacks.signal(z, [1, 0], "logistic"), [[2.0, 3.0], [0.5, -1.0]])
-    np.testing.assert_array_equal(attacks.signal(z[:, :, None], [1, 0], "logistic"), [[2.0, 3.0], [0.5, -1.0]])
+    np.testing.assert_array_equal(
+        attacks.signal(z[:, :, None], [1, 0], "logistic"), [[2.0, 3.0], [0.5, -1.0]]
+    )
 
 
 def test_two_class_softmax_is_logistic():
     z = np.random.default_rng(1).normal(size=(4, 6))
     y = np.array([0, 1, 1, 0, 1, 0])
     two = np.stack([np.zeros_like(z), z], -1)
-    np.testing.assert_allclose(attacks.signal(two, y, "softmax"), attacks.signal(z, y, "logistic"), rtol=1e-14)
+    np.testing.assert_allclose(
+        attacks.signal(two, y, "softmax"), attacks.signal(z, y, "logistic"), rtol=1e-14
+    )
 
 
 def test_squared_error_variants():
@@ -105,7 +109,13 @@ def test_probabilities_in_the_place_of_logits_are_noticed():
         (np.zeros((4, 3, 2)), [0, -1, 0], "softmax", None, "got -1 in row 1"),
         (np.zeros((4, 3, 2)), [0.0, 1.0, np.nan], "softmax", None, "got nan in row 2"),
         (np.zeros((4, 3)), [0.0, np.nan, 0.0], "squared", None, "targets: NaN or infinite in row 1"),
-        (np.zeros((4, 3, 2)), np.zeros((3, 1)), "squared", None, r"targets: expected values of shape \(3, 2\)"),
+        (
+            np.zeros((4, 3, 2)),
+            np.zeros((3, 1)),
+            "squared",
+            None,
+            r"targets: expected values of shape \(3, 2\)",
+        ),
         (np.full((4, 3), np.inf), np.zeros(3), "squared", None, "outputs: NaN or infinite in rows 0, 1, 2"),
         (np.zeros((4, 3)), np.zeros(3), "squared", "logit", "variant: 'logit' is not one of"),
         (np.zeros((4, 3, 2)), np.zeros((3, 2)), "squared", "signed_residual", "needs one output"),

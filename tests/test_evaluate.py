@@ -1,4 +1,4 @@
-"""Ranking metrics against their definitions, ties against enumeration, the noise ceiling and the bootstrap."""
+"""Ranking metrics against definitions, ties against enumeration, the noise ceiling, the bootstrap."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import itertools
 
 import numpy as np
 import pytest
-from attack_definitions import half_splits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import ndcg_score
 
+from attack_definitions import half_splits
 from noshadow import attacks, evaluate
 from noshadow.errors import InputError
 
@@ -19,7 +19,7 @@ small = st.lists(st.integers(0, 3), min_size=5, max_size=5)
 
 
 def recall_by_enumeration(score, truth, wanted, kept):
-    """Mean recall over all pairs of orders of the rows, one breaking the ties of truth, one those of score."""
+    """Mean recall over all pairs of row orders, one breaking the ties of truth, one those of score."""
     orders = list(itertools.permutations(range(len(score))))
     tops = [set(sorted(order, key=lambda i: -truth[i])[:wanted]) for order in orders]
     keeps = [set(sorted(order, key=lambda i: -score[i])[:kept]) for order in orders]
@@ -47,7 +47,10 @@ def test_shares_that_are_whole_in_decimal_stay_whole():
 
 
 @settings(max_examples=30, deadline=None)
-@given(score=st.lists(st.integers(0, 2), min_size=4, max_size=4), truth=st.lists(st.integers(0, 2), min_size=4, max_size=4))
+@given(
+    score=st.lists(st.integers(0, 2), min_size=4, max_size=4),
+    truth=st.lists(st.integers(0, 2), min_size=4, max_size=4),
+)
 def test_ties_are_averaged_over_their_orders(score, truth):
     found = evaluate.recall(score, truth, top=0.5, keep=0.75)
     assert found == pytest.approx(recall_by_enumeration(score, truth, 2, 3))
@@ -84,7 +87,9 @@ def test_spearman_and_ndcg_equal_the_reference_implementations(seed, levels):
     rng = np.random.default_rng(seed)
     score, truth = rng.integers(0, levels, 60), rng.integers(0, levels, 60) + 0.0
     score[:2], truth[:2] = (0, 1), (0, 1)
-    assert evaluate.spearman(score, truth) == pytest.approx(stats.spearmanr(score, truth).statistic, abs=1e-12)
+    assert evaluate.spearman(score, truth) == pytest.approx(
+        stats.spearmanr(score, truth).statistic, abs=1e-12
+    )
     for k in (None, 7):
         expected = ndcg_score(truth[None], score[None], k=k)
         assert evaluate.ndcg(score, truth, k) == pytest.approx(expected, abs=1e-12)
@@ -152,7 +157,9 @@ def test_the_ceiling_is_reproducible_from_its_seed():
     def attack(models):
         return attacks.lira(signal[models], membership[models], variance="fixed")
 
-    first, again, other = (evaluate.ceiling(attack, 64, splits=2, top=0.1, keep=0.2, seed=s).values for s in (0, 0, 1))
+    first, again, other = (
+        evaluate.ceiling(attack, 64, splits=2, top=0.1, keep=0.2, seed=s).values for s in (0, 0, 1)
+    )
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, other)
 
@@ -170,7 +177,7 @@ def test_bootstrap_sees_a_difference_and_claims_none_where_there_is_none():
 
 
 def test_bootstrap_interval_holds_its_level():
-    """Two equally good scores, 150 draws of data: the 90 % interval misses 0 in about 10 % (≤ 18 % at 3 σ)."""
+    """Two equally good scores, 150 draws: the 90 % interval misses 0 in about 10 % (≤ 18 % at 3 σ)."""
     misses = 0
     for seed in range(150):
         rng = np.random.default_rng(seed)
@@ -215,9 +222,15 @@ def test_bootstrap_over_targets():
         (lambda: evaluate.over_targets(evaluate.recall, [[1, 2]], [1], [[1, 1]]), "truth: expected shape"),
         (lambda: evaluate.over_targets(evaluate.recall, [[1, 2]], [1, 2], [[0, 0]]), "target 0 has none"),
         (lambda: evaluate.paired_bootstrap(evaluate.recall, [1], [1], [1], unit="models"), "unit: 'models'"),
-        (lambda: evaluate.paired_bootstrap(evaluate.recall, [1], [1], [1], unit="targets"), "needs two targets"),
+        (
+            lambda: evaluate.paired_bootstrap(evaluate.recall, [1], [1], [1], unit="targets"),
+            "needs two targets",
+        ),
         (lambda: evaluate.paired_bootstrap(evaluate.recall, [1], [1], [1], draws=0), "draws, confidence"),
-        (lambda: evaluate.paired_bootstrap(evaluate.recall, [1, 2], [[1, 2]] * 2, [1, 2]), "scores: expected shape"),
+        (
+            lambda: evaluate.paired_bootstrap(evaluate.recall, [1, 2], [[1, 2]] * 2, [1, 2]),
+            "scores: expected shape",
+        ),
     ],
 )
 def test_bad_input_is_named(call, message):

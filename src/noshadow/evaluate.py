@@ -4,8 +4,9 @@ A ``score`` ranks records by predicted risk, ``truth`` is what an attack measure
 Rankings are over the members of a target model: pass arrays of its members, or use ``over_targets``.
 
 Ties. A success rate from K models takes few values, so that many records tie. ``tiebreak`` (the parametric
-separation, ``AttackResult.tiebreak``) orders records of equal truth. What is still equal, in truth or in score, is
-averaged over all its orders in closed form: no result depends on the order of the rows or on a seed.
+separation, ``AttackResult.tiebreak``) orders records of equal truth. What is still equal, in truth or in
+score, is averaged over all its orders in closed form: no result depends on the order of the rows or on a
+seed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Measured(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """A metric over targets (or splits): its values, their mean and sample standard deviation (NaN for one)."""
+    """A metric over targets or splits: values, mean and sample standard deviation (NaN for one)."""
 
     values: Floats
 
@@ -73,7 +74,7 @@ def recall(score: Any, truth: Any, top: float = 0.01, keep: float = 0.05, tiebre
 
 
 def precision_at_k(score: Any, truth: Any, k: int | float, top: float = 0.01, tiebreak: Any = None) -> float:
-    """Fraction of the k records with the highest score that lie in the ``top`` share by truth; k: number or share."""
+    """Fraction of the k highest scores (number or share) that lie in the ``top`` share by truth."""
     values, target = _pair(score, truth, tiebreak)
     n = len(values)
     if isinstance(k, (int, np.integer)) and not 1 <= k <= n:
@@ -88,15 +89,17 @@ def spearman(score: Any, truth: Any, tiebreak: Any = None) -> float:
     a, b = (stats.rankdata(v) - (len(v) + 1) / 2.0 for v in (values, target))
     norm = float(np.sqrt((a @ a) * (b @ b)))
     if norm == 0.0:
-        raise InputError(f"{'score' if not a.any() else 'truth'}: constant, so that no rank correlation is defined")
+        raise InputError(
+            f"{'score' if not a.any() else 'truth'}: constant, so that no rank correlation is defined"
+        )
     return float(a @ b / norm)
 
 
 def ndcg(score: Any, truth: Any, k: int | None = None, baseline: float = 0.0) -> float:
     """Σ_{r ≤ k} gain of the r-th record by score / log₂(1 + r), over its largest possible value.
 
-    gain = max(truth − baseline, 0): with success rates ``baseline=0.5`` counts what is above guessing. Records of
-    equal score share their mean gain.
+    gain = max(truth − baseline, 0): with success rates ``baseline=0.5`` counts what is above guessing.
+    Records of equal score share their mean gain.
     """
     values, target = _pair(score, truth, None)
     gain = np.maximum(target - baseline, 0.0)
@@ -105,7 +108,9 @@ def ndcg(score: Any, truth: Any, k: int | None = None, baseline: float = 0.0) ->
     if not 1 <= depth <= n:
         raise InputError(f"k: expected 1 … {n}, the number of records, got {k}")
     if not gain.any():
-        raise InputError(f"truth: nothing is above the baseline {baseline:g}, so that no gain can be discounted")
+        raise InputError(
+            f"truth: nothing is above the baseline {baseline:g}, so that no gain can be discounted"
+        )
     discount = np.where(np.arange(n) < depth, 1.0 / np.log2(np.arange(n) + 2.0), 0.0)
     order = np.argsort(-values, kind="stable")
     _, group, size = np.unique(-values[order], return_inverse=True, return_counts=True)
@@ -114,7 +119,7 @@ def ndcg(score: Any, truth: Any, k: int | None = None, baseline: float = 0.0) ->
 
 
 def ordering(value: Any, tiebreak: Any = None) -> Floats:
-    """One number a record, (n,), that orders them by value and equal values by tiebreak; equal in both stays equal."""
+    """One number a record, (n,): its order by value, then by tiebreak; equal in both stays equal."""
     first = _vector(value, "value")
     if tiebreak is None:
         return first
@@ -131,7 +136,7 @@ def ordering(value: Any, tiebreak: Any = None) -> Floats:
 def over_targets(
     metric: Metric, scores: Any, truth: Any, members: Any, *, tiebreak: Any = None, **options: Any
 ) -> Summary:
-    """``metric`` over the members of each target: scores (T, N), truth (N,) or (T, N), members (T, N) booleans."""
+    """``metric`` over the members of each target: scores (T, N), truth (N,) or (T, N), members (T, N)."""
     score, inside, target = _targets(scores, members, truth)
     values = []
     for row, mask, aim in zip(score, inside, target, strict=True):
@@ -157,8 +162,8 @@ def ceiling(
     members   (T, N) booleans: averaged over the members of each target; None: over all records
     splits    random halvings; each half predicts the other, and the two are averaged
 
-    Both halves are noisy and hold half the models. A predictor without noise, or a truth from all the models, can
-    do better than this; a predictor that reaches it is as good as running the attack again.
+    Both halves are noisy and hold half the models. A predictor without noise, or a truth from all the
+    models, can do better than this; a predictor that reaches it is as good as running the attack again.
     """
     if n_models < 8:
         raise InputError(f"n_models: {n_models}; two halves of at least 4 models are needed")
@@ -171,7 +176,11 @@ def ceiling(
         halves = [attack(np.sort(half)) for half in (models[: n_models // 2], models[n_models // 2 :])]
         first, second = (ordering(half.success_rate, half.tiebreak) for half in halves)
         masks = np.ones((1, len(first)), dtype=bool) if members is None else np.asarray(members, dtype=bool)
-        both = [metric(a[mask], b[mask], **options) for mask in masks for a, b in ((first, second), (second, first))]
+        both = [
+            metric(a[mask], b[mask], **options)
+            for mask in masks
+            for a, b in ((first, second), (second, first))
+        ]
         values.append(np.mean(both))
     return Summary(np.array(values))
 
@@ -199,7 +208,9 @@ def paired_bootstrap(
     if unit not in ("records", "targets"):
         raise InputError(f"unit: {unit!r} is not one of 'records', 'targets'")
     if draws < 1 or not 0.0 < confidence < 1.0:
-        raise InputError(f"draws, confidence: expected 1 or more and a probability, got {draws!r}, {confidence!r}")
+        raise InputError(
+            f"draws, confidence: expected 1 or more and a probability, got {draws!r}, {confidence!r}"
+        )
     a = np.atleast_2d(np.asarray(first, dtype=np.float64))
     mask = np.ones(a.shape, dtype=bool) if members is None else members
     a, inside, target = _targets(a, mask, truth)
@@ -225,7 +236,7 @@ def paired_bootstrap(
     if unit == "targets":
         drawn = observed[rng.integers(0, n_targets, (draws, n_targets))].mean(1)
     else:
-        drawn = np.array([differences(rng.choice(n, n)).mean() for _ in range(draws)])
+        drawn = np.array([differences(rng.integers(n, size=n)).mean() for _ in range(draws)])
     low, high = np.quantile(drawn, [(1.0 - confidence) / 2.0, (1.0 + confidence) / 2.0])
     tail = min((drawn <= 0).sum(), (drawn >= 0).sum())
     p_value = min(1.0, 2.0 * (tail + 1) / (draws + 1))
@@ -239,7 +250,7 @@ def _size(share: float, n: int, name: str) -> int:
 
 
 def _top(values: Floats, size: int) -> Floats:
-    """P(record is among the ``size`` highest) when equal values are ordered by chance, (n,); sums to ``size``."""
+    """P(record is among the ``size`` highest) with equal values in random order, (n,)."""
     edge = np.partition(values, len(values) - size)[len(values) - size]
     above = values > edge
     level = values == edge
@@ -250,7 +261,9 @@ def _top(values: Floats, size: int) -> Floats:
 def _pair(score: Any, truth: Any, tiebreak: Any) -> tuple[Floats, Floats]:
     values, target = _vector(score, "score"), _vector(truth, "truth")
     if values.shape != target.shape:
-        raise InputError(f"score: {len(values)} records, but truth has {len(target)}; they must be the same records")
+        raise InputError(
+            f"score: {len(values)} records, but truth has {len(target)}; they must be the same records"
+        )
     return values, ordering(target, tiebreak)
 
 
@@ -263,7 +276,9 @@ def _vector(values: Any, name: str, infinite: bool = False) -> Floats:
         raise InputError(f"{name}: expected shape (n,) with a record or more, got {array.shape}")
     bad = np.flatnonzero(np.isnan(array) if infinite else ~np.isfinite(array))
     if len(bad):
-        raise InputError(f"{name}: cannot rank NaN or infinite values, in {name_rows(bad.tolist())} (counted from 0)")
+        raise InputError(
+            f"{name}: cannot rank NaN or infinite values, in {name_rows(bad.tolist())} (counted from 0)"
+        )
     return array
 
 
@@ -272,7 +287,8 @@ def _targets(scores: Any, members: Any, truth: Any) -> tuple[Floats, npt.NDArray
     aim = np.asarray(truth, dtype=np.float64)
     if score.ndim != 2 or inside.shape != score.shape:
         raise InputError(
-            f"scores: expected shape (T, N), targets by records, that of members, got {score.shape}, {inside.shape}"
+            "scores: expected shape (T, N), targets by records, that of members, "
+            f"got {score.shape}, {inside.shape}"
         )
     if aim.shape not in (score.shape, score.shape[1:]):
         raise InputError(f"truth: expected shape {score.shape[1:]} or {score.shape}, got {aim.shape}")

@@ -1,7 +1,7 @@
 """What every attack checks before it computes, and how it walks over the records.
 
-K models by N records is the shape of everything here: ``values[k, i]`` is what model k says about record i and
-``membership[k, i]`` whether it was trained on it. Messages call a record a row, as in the training table.
+K models by N records is the shape of everything here: ``values[k, i]`` is what model k says about record i
+and ``membership[k, i]`` whether it was trained on it. Messages call a record a row, as in the training table.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def require_members(inside: Tensor, at_least: int, at_most: int, remedy: str) ->
             n_models, n_in = inside.shape[0], int(counts[rows[0]])
             number = {0: "no model", n_models: "all models"}.get(n_in, f"{n_in} of {n_models} models")
             raise InputError(
-                f"membership: too {what} models have it: member of {number} in {name_rows(rows)} (counted from 0); "
+                f"membership: too {what} models have it: member of {number} in {name_rows(rows)} "
+                "(counted from 0); "
                 f"each record must be a member of at least {at_least} and at most {at_most} models; {remedy}"
             )
 

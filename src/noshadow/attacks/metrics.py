@@ -38,11 +38,11 @@ class RocCurve:
 
     @property
     def hull_auc(self) -> float:
-        """Area under the concave hull of the curve: what an attacker who may toss between two thresholds attains.
+        """Area under the concave hull: what an attacker who tosses between two thresholds attains.
 
         Never below ``auc``, and above ½ even by chance: for comparison with tools that report it as the AUC.
         """
-        corner = np.array([[1.0, 0.0]])  # with it the hull's lower edges are the axes, and its area is that below
+        corner = [[1.0, 0.0]]  # with it the lower edges are the axes, and the area is that below the curve
         return float(ConvexHull(np.r_[np.c_[self.fpr, self.tpr], corner]).volume)
 
     def tpr_at_fpr(self, fpr: float) -> float:

@@ -1,13 +1,13 @@
 """The shadow-classifier attack (Shokri et al., 2017), leaving each target out in turn.
 
-For each class an attack classifier learns to tell members from non-members by what the *other* models say about
-the class's records: (output of model j on record i) → (was i in j's training set). It then reads the target's
-outputs. No classifier ever sees an output of a model that it attacks.
+For each class an attack classifier learns to tell members from non-members by what the *other* models say
+about the class's records: (output of model j on record i) → (was i in j's training set). It then reads the
+target's outputs. No classifier ever sees an output of a model that it attacks.
 
 Features of an output, all from logits:
     softmax    φ, the loss, the entropy and the ``TOP`` largest log-probabilities in descending order
     logistic   φ, the loss
-    squared    the loss and its logarithm, the signed residuals, the predictions (one group, there are no classes)
+    squared    the loss and its logarithm, the signed residuals, the predictions; no classes
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from noshadow.errors import InputError
 from noshadow.heads import Head
 
 TOP = 5  # sorted log-probabilities beyond the fifth say nothing that the first five, φ and the entropy do not
-FEW = 40  # a class with fewer shadow rows of either kind in the sample is attacked by the classifier of all classes
+FEW = 40  # a class with fewer rows of either kind in the sample borrows the classifier of all classes
 
 
 def shokri(
@@ -48,7 +48,7 @@ def shokri(
     outputs     (K, N, m), or (K, N) where there is one output
     membership  (K, N) booleans
     targets     (N,) classes, (N,) or (N, q) values
-    classifier  "boosting": histogram gradient boosting, "logistic": logistic regression on standardised features
+    classifier  "boosting": histogram gradient boosting, "logistic": logistic regression, standardised
     rows        shadow rows, (model, record) pairs, that a classifier is trained on, drawn at random
     folds       None: leave one target out, a classifier a target and class. F: the models are dealt at random
                 into F folds and a fold is attacked by classifiers trained on the models outside it, K/F times
@@ -93,7 +93,7 @@ def shokri(
 
 
 def _features(z: Tensor, y: Tensor, kind: Head) -> Floats:
-    """What the classifiers read, (K, N, d) in float32, which boosting bins anyway and logistic regression scales."""
+    """What the classifiers read, (K, N, d) in float32: boosting bins it anyway, the regression scales it."""
     parts = []
     for columns in column_chunks(z.shape[1], z[:, 0].numel()):
         part, truth = outputs_and_targets(z, y, kind, columns)
@@ -114,7 +114,7 @@ def _draw(
 ) -> tuple[Floats, Bools]:
     """At most ``rows`` of the (model, record) pairs, without repetition."""
     n_pairs = len(models) * len(records)
-    pairs = rng.choice(n_pairs, size=min(rows, n_pairs), replace=False)
+    pairs = rng.choice(n_pairs, size=min(rows, n_pairs), replace=False, shuffle=False)
     k, i = models[pairs // len(records)], records[pairs % len(records)]
     return features[k, i], member[k, i]
 
@@ -128,10 +128,10 @@ def _fit(classifier: str, x: Floats, t: Bools, seed: int) -> Any:
         model = make_pipeline(StandardScaler(), LogisticRegression(class_weight="balanced", max_iter=500))
     else:
         model = HistGradientBoostingClassifier(
-            max_iter=60,
-            max_leaf_nodes=15,
-            min_samples_leaf=20,
-            l2_regularization=1.0,
+            max_iter=30,
+            learning_rate=0.2,
+            max_leaf_nodes=8,
+            max_bins=63,
             early_stopping=False,
             class_weight="balanced",
             random_state=seed,

@@ -71,7 +71,8 @@ def check_outputs(outputs: Any, targets: Any, head: str) -> tuple[Tensor, Tensor
         z = z.unsqueeze(-1)
     if z.ndim not in (3, 4) or 0 in z.shape:
         raise InputError(
-            f"outputs: expected shape (K, N, m) or (K, N, A, m), models by records by outputs, got {tuple(z.shape)}"
+            "outputs: expected shape (K, N, m) or (K, N, A, m), models by records by outputs, "
+            f"got {tuple(z.shape)}"
         )
     m = z.shape[-1]
     if kind.name == "logistic" and m != 1:
@@ -85,8 +86,8 @@ def check_outputs(outputs: Any, targets: Any, head: str) -> tuple[Tensor, Tensor
     y = _classes(targets, z, kind) if kind.classifies else _values(targets, z)
     if kind.name == "softmax" and bool((z[0] >= 0).all()) and bool(((z[0].sum(-1) - 1).abs() < 5e-3).all()):
         warnings.warn(
-            "outputs: these look like probabilities (rows sum to 1); pass the logits, from before the softmax: "
-            "probabilities saturate and tie where the attack needs to tell records apart",
+            "outputs: these look like probabilities (rows sum to 1); pass the logits, from before the "
+            "softmax: probabilities saturate and tie where the attack needs to tell records apart",
             NoshadowWarning,
             stacklevel=3,
         )
@@ -113,7 +114,8 @@ def _values(targets: Any, z: Tensor) -> Tensor:
     y = y.unsqueeze(1) if y.ndim == 1 else y
     if tuple(y.shape) != (z.shape[1], z.shape[-1]):
         raise InputError(
-            f"targets: expected values of shape ({z.shape[1]}, {z.shape[-1]}), a record's outputs, got {tuple(y.shape)}"
+            f"targets: expected values of shape ({z.shape[1]}, {z.shape[-1]}), those of a record's outputs, "
+            f"got {tuple(y.shape)}"
         )
     rows = (~torch.isfinite(y)).any(1).nonzero().flatten().tolist()
     if rows:

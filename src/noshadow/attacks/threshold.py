@@ -1,7 +1,7 @@
 """Attacks that cut one statistic of the target's output: the baselines.
 
-A member is recognised by a low loss (Yeom et al., 2018), by a loss low for its class (Song and Mittal, 2021), by
-a confident prediction, or by a small gradient. The score is minus the statistic.
+A member is recognised by a low loss (Yeom et al., 2018), by a loss low for its class (Song and Mittal,
+2021), by a confident prediction, or by a small gradient. The score is minus the statistic.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def threshold(
                    "output_gradient_norm"  ‖g‖, g = ∂loss/∂z
     feature_norms  (K, N) or (N,)  ‖x̃‖, the norm of the last layer's input, the constant 1 of a bias included
 
-    Thresholds are those with the best balanced accuracy over the other K − 1 models. ``separation`` is d̂′ of the
-    score before any threshold.
+    Thresholds are those with the best balanced accuracy over the other K − 1 models. ``separation`` is d̂′
+    of the score before any threshold.
     """
     require_choice("statistic", statistic, Statistic.__args__)  # type: ignore[attr-defined]
     z, y, kind = check_outputs(outputs, targets, head)
@@ -80,7 +80,8 @@ def _feature_norms(values: Any, n_models: int, n_records: int) -> Tensor:
     norms = as_floats(values, "feature_norms").to(torch.float64)
     if tuple(norms.shape) not in ((n_models, n_records), (n_records,)):
         raise InputError(
-            f"feature_norms: expected shape ({n_models}, {n_records}) or ({n_records},), got {tuple(norms.shape)}"
+            f"feature_norms: expected shape ({n_models}, {n_records}) or ({n_records},), "
+            f"got {tuple(norms.shape)}"
         )
     if not bool((torch.isfinite(norms) & (norms >= 0)).all()):
         raise InputError("feature_norms: norms are finite and at least 0")

@@ -236,7 +236,7 @@ def paired_bootstrap(
     if unit == "targets":
         drawn = observed[rng.integers(0, n_targets, (draws, n_targets))].mean(1)
     else:
-        drawn = np.array([differences(rng.integers(n, size=n)).mean() for _ in range(draws)])
+        drawn = np.array([differences(rng.integers(0, n, (n,))).mean() for _ in range(draws)])
     low, high = np.quantile(drawn, [(1.0 - confidence) / 2.0, (1.0 + confidence) / 2.0])
     tail = min((drawn <= 0).sum(), (drawn >= 0).sum())
     p_value = min(1.0, 2.0 * (tail + 1) / (draws + 1))

@@ -28,6 +28,7 @@ from noshadow.attacks.arrays import (
     as_membership,
     as_models_by_records,
     column_chunks,
+    one_thread,
     require_choice,
     require_members,
 )
@@ -45,6 +46,7 @@ DOMINATED = 1e-4  # a leave-one-out sum of squares below this fraction of the wh
 FLOOR = 1e-12  # smallest variance of a side, as a fraction of the spread of both sides' references
 
 
+@one_thread()
 def lira(
     signal: Any,
     membership: Any,
@@ -260,5 +262,5 @@ def _warn_direction(result: AttackResult, members: str) -> None:
         warnings.warn(
             f"members: signals of members are not {members} but {other} on the whole; pass members={other!r}",
             NoshadowWarning,
-            stacklevel=3,
+            stacklevel=4,  # past the thread guard, to the caller
         )

@@ -24,6 +24,7 @@ from noshadow.attacks.arrays import (
     as_membership,
     as_models_by_records,
     column_chunks,
+    one_thread,
     require_choice,
     require_members,
     to_numpy,
@@ -35,6 +36,7 @@ CANCELS = 1e-6  # a leave-one-out sum below this fraction of the whole is summed
 TINY = float(np.finfo(np.float64).tiny)
 
 
+@one_thread()
 def rmia(
     signal: Any,
     membership: Any,

@@ -22,7 +22,15 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from noshadow.attacks.arrays import Bools, Floats, as_membership, column_chunks, require_choice, to_numpy
+from noshadow.attacks.arrays import (
+    Bools,
+    Floats,
+    as_membership,
+    column_chunks,
+    one_thread,
+    require_choice,
+    to_numpy,
+)
 from noshadow.attacks.result import AttackResult, conclude
 from noshadow.attacks.signal import check_outputs, outputs_and_targets
 from noshadow.errors import InputError
@@ -32,6 +40,7 @@ TOP = 5  # sorted log-probabilities beyond the fifth say nothing that the first 
 FEW = 40  # a class with fewer rows of either kind in the sample borrows the classifier of all classes
 
 
+@one_thread()
 def shokri(
     outputs: Any,
     membership: Any,

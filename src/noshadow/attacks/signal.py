@@ -8,7 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from noshadow.attacks.arrays import Floats, as_floats, column_chunks, require_choice, require_finite, to_numpy
+from noshadow.attacks.arrays import (
+    Floats,
+    as_floats,
+    column_chunks,
+    one_thread,
+    require_choice,
+    require_finite,
+    to_numpy,
+)
 from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.heads import Head, get_head
 from noshadow.layer import as_tensor
@@ -20,6 +28,7 @@ VARIANTS = {
 }
 
 
+@one_thread()
 def signal(outputs: Any, targets: Any, head: str, variant: str | None = None) -> Floats:
     """The attack signal φ (K, N), or (K, N, A) for A augmented queries a record.
 
@@ -89,7 +98,7 @@ def check_outputs(outputs: Any, targets: Any, head: str) -> tuple[Tensor, Tensor
             "outputs: these look like probabilities (rows sum to 1); pass the logits, from before the "
             "softmax: probabilities saturate and tie where the attack needs to tell records apart",
             NoshadowWarning,
-            stacklevel=3,
+            stacklevel=4,  # past the attack and its thread guard, to the caller
         )
     return z, y.to(z.device), kind
 

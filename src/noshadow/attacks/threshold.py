@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from noshadow.attacks.arrays import as_floats, as_membership, column_chunks, require_choice
+from noshadow.attacks.arrays import as_floats, as_membership, column_chunks, one_thread, require_choice
 from noshadow.attacks.result import AttackResult, calibrate, conclude
 from noshadow.attacks.signal import check_outputs, outputs_and_targets
 from noshadow.errors import InputError
@@ -20,6 +20,7 @@ from noshadow.heads import Head
 Statistic = Literal["loss", "class_loss", "entropy", "gradient_norm", "output_gradient_norm"]
 
 
+@one_thread()
 def threshold(
     outputs: Any,
     membership: Any,

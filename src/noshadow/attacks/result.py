@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from noshadow.attacks.arrays import Bools, Floats, column_chunks, to_numpy
+from noshadow.attacks.arrays import Bools, Floats, column_chunks, models_in, to_numpy
 from noshadow.attacks.epsilon import epsilon_lower_bound
 from noshadow.attacks.metrics import RocCurve, roc
 from noshadow.attacks.moments import separations
@@ -146,7 +146,7 @@ def conclude(
     """
     cut = calibrate(scores, inside) if thresholds is None else thresholds
     right_in, right_out = success_by_side(scores, inside, cut)
-    share_in = to_numpy(inside.sum(0)) / inside.shape[0]
+    share_in = to_numpy(models_in(inside)) / inside.shape[0]
     difference, error = separations(statistic, inside)
     return AttackResult(
         attack=attack,

@@ -113,7 +113,7 @@ def test_a_target_does_not_see_its_own_membership():
     flipped = membership.copy()
     flipped[4] = ~flipped[4]
     np.testing.assert_allclose(
-        attacks.lira(flipped * 0 + signal, flipped, variance="fixed").scores[4],
+        attacks.lira(signal, flipped, variance="fixed").scores[4],
         attacks.lira(signal, membership, variance="fixed").scores[4],
         rtol=1e-10,
     )
@@ -195,6 +195,17 @@ def test_chunks_do_not_change_the_result(monkeypatch):
     monkeypatch.setattr("noshadow.attacks.arrays.CHUNK_BYTES", 8 * 13 * 7)
     parts = [attacks.lira(signal, membership, variance=v).scores for v in ("per_sample", "fixed")]
     np.testing.assert_allclose(parts, whole, rtol=1e-10, atol=1e-12)
+
+
+def test_the_caller_keeps_arrays_and_threads():
+    signal, membership = draw(22)
+    before, threads = membership.copy(), torch.get_num_threads()
+    result = attacks.lira(signal, membership)
+    with pytest.raises(InputError):
+        attacks.lira(signal, membership[:3])
+    assert torch.get_num_threads() == threads
+    membership[:] = True
+    np.testing.assert_array_equal(result.membership, before)
 
 
 def test_no_signal_gives_chance():

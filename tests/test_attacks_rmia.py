@@ -59,15 +59,15 @@ def test_without_a_population_the_pool_serves_and_no_record_meets_itself(gamma):
     np.testing.assert_allclose(found.scores, expected, atol=1e-15)
 
 
-def test_a_population_record_equal_to_the_record_counts_at_gamma_one():
-    """LR ≥ γ includes equality: identical signals in all models have LR = 1."""
+def test_equal_ratios_count_at_gamma_one():
+    """LR ≥ γ includes equality: twins in the pool have LR = 1 and count for each other, just above γ = 1 not."""
     signal, membership, _ = draw(3)
-    found = attacks.rmia(signal, membership, signal[:, :1], "offline", a=0.3)
-    every_out = membership.copy()
-    every_out[:, 0] = False
-    p = special.expit(signal)
-    expected = rmia_loop(p, membership, p[:, :1], "offline", 1.0, 0.3)
-    np.testing.assert_array_equal(found.scores[~membership[:, 0]][:, 1:], expected[~membership[:, 0]][:, 1:])
+    signal[:, 1], membership[:, 1] = signal[:, 0], membership[:, 0]
+    at_one = attacks.rmia(signal, membership, gamma=1.0).scores
+    above = attacks.rmia(signal, membership, gamma=1.0 + 1e-9).scores
+    np.testing.assert_allclose(at_one, rmia_loop(special.expit(signal), membership, None), atol=1e-15)
+    np.testing.assert_array_equal(at_one[:, 0], at_one[:, 1])
+    np.testing.assert_allclose(at_one[:, :2] - above[:, :2], 1 / 11, atol=1e-15)
 
 
 def test_scales_and_temperatures_are_the_same_probabilities():

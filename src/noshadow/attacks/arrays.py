@@ -73,7 +73,7 @@ def as_membership(membership: Any, n_models: int, n_records: int) -> Tensor:
         raise InputError(
             f"membership: {n_models} models; an attack needs at least {MIN_MODELS}, better 64 or more"
         )
-    inside = raw.to(torch.bool)
+    inside = raw.to(torch.bool, copy=True)  # the result keeps it, whatever becomes of the caller's array
     require_members(
         inside, at_least=1, at_most=n_models - 1, remedy="leave those records out or train more models"
     )

@@ -60,7 +60,7 @@ def lira(
     """Attack each of K models with the rest as references.
 
     signal      (K, N), or (K, N, A) for A augmented queries a record: their scores are summed, the likelihood
-                of independent queries (correlated ones make it overconfident, not misordered)
+                ratio of independent queries; where they are correlated it overstates the evidence
     membership  (K, N) booleans
     variance    "per_sample": population variance of a record's references on a side (3 models a side or more)
                 "fixed":      one variance a side, pooled over the records, each about its own mean:
@@ -138,7 +138,7 @@ def leave_one_out_scatter(
     squares = deviation.square().mul_(_grown(inside, outside, weight))
     whole = torch.lerp(outside.scatter, inside.scatter, weight)
     rest = (whole - squares).clamp_min_(0.0)
-    model, record = ((rest < DOMINATED * whole).nonzero()).unbind(1)
+    model, record = (rest < DOMINATED * whole).nonzero().unbind(1)
     if len(record):
         others = weight[:, record] == weight[model, record]
         others[model, torch.arange(len(record), device=x.device)] = False

@@ -62,7 +62,8 @@ def rmia(
                  error −loss (a Gaussian likelihood with T = 2σ²)
 
     Decisions are cut where the other models' balanced accuracy is best; ``separation`` is d̂′ of the
-    log-ratio log p(x|θ) − log p(x).
+    log-ratio log p(x|θ) − log p(x). The attack compares probabilities: records that every model is sure of
+    to the last digit (φ/T > 36) have ratio 1 and tie, and a higher temperature tells them apart.
     """
     require_choice("variant", variant, ("online", "offline"))
     _require_options(gamma, a, temperature)

@@ -6,7 +6,7 @@ A member is recognised by a low loss (Yeom et al., 2018), by a loss low for its 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -45,7 +45,7 @@ def threshold(
     Thresholds are those with the best balanced accuracy over the other K − 1 models. ``separation`` is d̂′
     of the score before any threshold.
     """
-    require_choice("statistic", statistic, Statistic.__args__)  # type: ignore[attr-defined]
+    require_choice("statistic", statistic, get_args(Statistic))
     z, y, kind = check_outputs(outputs, targets, head)
     if z.ndim == 4:
         raise InputError(f"outputs: expected shape (K, N, m), one query a record, got {tuple(z.shape)}")

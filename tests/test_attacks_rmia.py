@@ -60,7 +60,7 @@ def test_without_a_population_the_pool_serves_and_no_record_meets_itself(gamma):
 
 
 def test_equal_ratios_count_at_gamma_one():
-    """LR ≥ γ includes equality: twins in the pool have LR = 1 and count for each other, just above γ = 1 not."""
+    """LR ≥ γ includes equality: twins have LR = 1 and count for each other, but not just above γ = 1."""
     signal, membership, _ = draw(3)
     signal[:, 1], membership[:, 1] = signal[:, 0], membership[:, 0]
     at_one = attacks.rmia(signal, membership, gamma=1.0).scores

@@ -12,6 +12,7 @@ Features of an output, all from logits:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -20,6 +21,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # scikit-learn requires it
 from torch import Tensor
 
 from noshadow.attacks.arrays import (
@@ -36,7 +38,7 @@ from noshadow.attacks.signal import check_outputs, outputs_and_targets
 from noshadow.errors import InputError
 from noshadow.heads import Head
 
-TOP = 5  # sorted log-probabilities beyond the fifth say nothing that the first five, φ and the entropy do not
+TOP = 5  # sorted log-probabilities that are read; φ and the entropy sum up the rest
 FEW = 40  # a class with fewer rows of either kind in the sample borrows the classifier of all classes
 
 
@@ -64,7 +66,7 @@ def shokri(
                 faster and with the same guarantee
     seed        of the draw, the folds and the classifiers
 
-    Scores are log-odds with members and non-members weighing the same, and decide at 0.
+    Scores are log-odds less those of the rows trained on, so that both sides weigh the same, and decide at 0.
     """
     require_choice("classifier", classifier, ("boosting", "logistic"))
     z, y, kind = check_outputs(outputs, targets, head)
@@ -83,20 +85,21 @@ def shokri(
     rng = np.random.default_rng(seed)
     fold = rng.permutation(n_models) % n_folds
     scores = np.empty((n_models, n_records))
-    for f in range(n_folds):
-        attacked, shadows = np.flatnonzero(fold == f), np.flatnonzero(fold != f)
-        everyone = None
-        for records in groups:
-            x, t = _draw(features, member, shadows, records, rows, rng)
-            if min(t.sum(), (~t).sum()) >= FEW or len(groups) == 1:
-                model = _fit(classifier, x, t, seed)
-            else:
-                if everyone is None:
-                    sample = _draw(features, member, shadows, np.arange(n_records), rows, rng)
-                    everyone = _fit(classifier, *sample, seed)
-                model = everyone
-            read = features[np.ix_(attacked, records)].reshape(-1, features.shape[2])
-            scores[np.ix_(attacked, records)] = model.decision_function(read).reshape(len(attacked), -1)
+    with threadpool_limits(limits=1):  # fits this small are slowed down by threads
+        for f in range(n_folds):
+            attacked, shadows = np.flatnonzero(fold == f), np.flatnonzero(fold != f)
+            everyone = None
+            for records in groups:
+                x, t = _draw(features, member, shadows, records, rows, rng)
+                if min(t.sum(), (~t).sum()) >= FEW or len(groups) == 1:
+                    log_odds = _fit(classifier, x, t, seed)
+                else:
+                    if everyone is None:
+                        sample = _draw(features, member, shadows, np.arange(n_records), rows, rng)
+                        everyone = _fit(classifier, *sample, seed)
+                    log_odds = everyone
+                read = features[np.ix_(attacked, records)].reshape(-1, features.shape[2])
+                scores[np.ix_(attacked, records)] = log_odds(read).reshape(len(attacked), -1)
     score = torch.from_numpy(scores).to(z.device)
     return conclude(f"shokri {classifier}", score, inside, score, score.new_zeros(n_models))
 
@@ -128,13 +131,14 @@ def _draw(
     return features[k, i], member[k, i]
 
 
-def _fit(classifier: str, x: Floats, t: Bools, seed: int) -> Any:
+def _fit(classifier: str, x: Floats, t: Bools, seed: int) -> Callable[[Floats], Floats]:
+    """A trained classifier as a function from features (r, d) to log-odds (r,) less the prior's."""
     if t.all() or not t.any():
         raise InputError(
             "membership: the shadow rows drawn are all members or all non-members; pass more rows"
         )
     if classifier == "logistic":
-        model = make_pipeline(StandardScaler(), LogisticRegression(class_weight="balanced", max_iter=500))
+        model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=500))
     else:
         model = HistGradientBoostingClassifier(
             max_iter=30,
@@ -142,7 +146,8 @@ def _fit(classifier: str, x: Floats, t: Bools, seed: int) -> Any:
             max_leaf_nodes=8,
             max_bins=63,
             early_stopping=False,
-            class_weight="balanced",
             random_state=seed,
         )
-    return model.fit(x, t)
+    model.fit(x, t)
+    prior = float(np.log(t.sum()) - np.log((~t).sum()))
+    return lambda read: model.decision_function(read) - prior

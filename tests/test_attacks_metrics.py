@@ -133,6 +133,15 @@ class TestEpsilonLowerBound:
             print(f"\nnull rate of the ε bound, one target: {claims / 1000:.3f}")
         assert claims <= 50
 
+    def test_null_rate_of_unbalanced_targets(self):
+        """80 % members: "member" is right in 80 % of the cases, and says nothing about ε."""
+        rng = np.random.default_rng(9)
+        draws = ((rng.normal(size=500), rng.random(500) < 0.8) for _ in range(500))
+        assert sum(attacks.epsilon_lower_bound(scores, bits) > 0 for scores, bits in draws) <= 25
+        assert attacks.epsilon_lower_bound(np.arange(500.0), np.ones(500)) == 0.0
+        bits = rng.random(5000) < 0.8
+        assert attacks.epsilon_lower_bound(rng.normal(size=5000) + 4.0 * bits, bits) > 0.5
+
     def test_null_rate_of_a_whole_attack(self, capsys):
         """1,000 null studies through LiRA online, whose targets and records depend on each other."""
         claims = {"median over targets": 0, "first target": 0}

@@ -55,6 +55,15 @@ def test_shokri_never_trains_on_its_target():
     assert np.abs(second.scores[0] - first.scores[0]).max() > 0.05
 
 
+def test_shokri_log_odds_do_not_lean_towards_the_larger_side():
+    """Three in four pairs are members and nothing tells them: the log-odds must be about 0, not log 3."""
+    logits, _, targets = study(14)
+    membership = np.random.default_rng(14).random(logits.shape[:2]) < 0.75
+    membership[:2] = [[True], [False]]
+    found = attacks.shokri(logits, membership, targets, "softmax", "logistic", folds=4)
+    assert abs(np.median(found.scores)) < 0.25
+
+
 def test_shokri_is_reproducible_from_its_seed():
     logits, membership, targets = study(3)
     first, again, other = (

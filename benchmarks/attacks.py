@@ -157,21 +157,15 @@ def convergence(
 ) -> list[dict[str, float]]:
     """LiRA's success rate against the optimum, a row for each K; every row spends ``total`` models."""
     n, p = 120, 20
-    leverage, error = (
-        grid.ravel() for grid in np.meshgrid(np.geomspace(4.0, 80.0, 8), np.linspace(0.0, 3.0, 7))
-    )
-    best, limit = np.mean(
-        [optimum(h, e, n, p) for h, e in zip(leverage, error, strict=True)], axis=0
-    ).tolist()
+    leverage, error = (grid.ravel() for grid in np.meshgrid(np.geomspace(4.0, 80.0, 8), np.linspace(0.0, 3.0, 7)))
+    best, limit = np.mean([optimum(h, e, n, p) for h, e in zip(leverage, error, strict=True)], axis=0).tolist()
     table = []
     for k in sizes:
         residual, membership = simulate(leverage, error, total, k, n, p, seed=k)
         row: dict[str, float] = {"models": k, "optimum": round(best, 5), "gaussian_limit": round(limit, 5)}
         for variance in ("per_sample", "fixed", "auto"):
             rates = [
-                attacks.lira(
-                    residual[s : s + k], membership[s : s + k], variance=variance
-                ).success_rate.mean()
+                attacks.lira(residual[s : s + k], membership[s : s + k], variance=variance).success_rate.mean()
                 for s in range(0, total, k)
             ]
             row[variance] = round(float(np.mean(rates)), 5)

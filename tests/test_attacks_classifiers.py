@@ -49,9 +49,7 @@ def test_shokri_never_trains_on_its_target():
     first = attacks.shokri(logits, membership, targets, "softmax", "logistic", rows=10**6)
     membership[4] = ~membership[4]
     second = attacks.shokri(logits, membership, targets, "softmax", "logistic", rows=10**6)
-    np.testing.assert_allclose(
-        second.scores[4], first.scores[4], atol=2e-3
-    )  # row order differs, not the rows
+    np.testing.assert_allclose(second.scores[4], first.scores[4], atol=2e-3)  # row order differs, not the rows
     assert np.abs(second.scores[0] - first.scores[0]).max() > 0.05
 
 
@@ -67,8 +65,7 @@ def test_shokri_log_odds_do_not_lean_towards_the_larger_side():
 def test_shokri_is_reproducible_from_its_seed():
     logits, membership, targets = study(3)
     first, again, other = (
-        attacks.shokri(logits, membership, targets, "softmax", rows=300, folds=3, seed=s).scores
-        for s in (0, 0, 1)
+        attacks.shokri(logits, membership, targets, "softmax", rows=300, folds=3, seed=s).scores for s in (0, 0, 1)
     )
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, other)
@@ -153,9 +150,7 @@ def test_threshold_scores_are_the_statistics():
 def test_class_thresholds_serve_classes_of_different_difficulty():
     logits, membership, targets = study(11, n_models=30, n_records=300, shift=1.5)
     logits += np.eye(3)[targets] * (3.0 * (targets == 0) - 3.0 * (targets == 1))[:, None]
-    overall, by_class = (
-        attacks.threshold(logits, membership, targets, "softmax", s) for s in ("loss", "class_loss")
-    )
+    overall, by_class = (attacks.threshold(logits, membership, targets, "softmax", s) for s in ("loss", "class_loss"))
     assert by_class.balanced_accuracy > overall.balanced_accuracy + 0.03
     np.testing.assert_array_equal(by_class.thresholds, 0.0)
     np.testing.assert_allclose(by_class.separation, overall.separation, rtol=1e-12)

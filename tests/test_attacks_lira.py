@@ -96,9 +96,7 @@ def test_a_dominating_outlier_does_not_wash_out_the_rest():
     np.testing.assert_allclose(float(own.variance[k, 2]), rest.var(), rtol=1e-12)
     # the other records do not feel it
     untouched = attacks.lira(signal, membership).scores
-    np.testing.assert_array_equal(
-        np.delete(attacks.lira(outlier, membership).scores, 2, 1), np.delete(untouched, 2, 1)
-    )
+    np.testing.assert_array_equal(np.delete(attacks.lira(outlier, membership).scores, 2, 1), np.delete(untouched, 2, 1))
 
 
 def test_an_offset_changes_nothing():
@@ -124,9 +122,7 @@ def test_success_is_the_sign_of_the_ratio_and_separation_its_formula():
     result = attacks.lira(signal, membership)
     right = (result.scores > 0) == membership
     np.testing.assert_allclose(result.success_rate, right.mean(0), rtol=1e-14)
-    tpr, tnr = (
-        np.array([right[m, i].mean() for i, m in enumerate(side.T)]) for side in (membership, ~membership)
-    )
+    tpr, tnr = (np.array([right[m, i].mean() for i, m in enumerate(side.T)]) for side in (membership, ~membership))
     np.testing.assert_allclose(result.balanced_success_rate, (tpr + tnr) / 2, rtol=1e-14)
     for i in range(30):
         inside, outside = signal[membership[:, i], i], signal[~membership[:, i], i]
@@ -235,9 +231,7 @@ class TestBadInput:
     def test_nan_names_row_and_model(self, value):
         signal = self.signal.copy()
         signal[5, 7] = value
-        with pytest.raises(
-            InputError, match=r"signal: NaN or infinite in row 7 \(counted from 0\), first in model 5"
-        ):
+        with pytest.raises(InputError, match=r"signal: NaN or infinite in row 7 \(counted from 0\), first in model 5"):
             attacks.lira(signal, self.membership)
 
     @pytest.mark.parametrize(("value", "number"), [(True, "all models"), (False, "no model")])

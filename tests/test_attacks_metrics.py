@@ -25,9 +25,7 @@ def test_golden_auc_and_tpr():
     curve = attacks.roc(SCORES, LABELS)
     assert curve.auc == pytest.approx(0.5905, abs=1e-12)
     assert curve.hull_auc == pytest.approx(0.595, abs=1e-12)
-    assert attacks.auc(np.r_[OUTSIDE + 10, OUTSIDE], LABELS) == pytest.approx(
-        0.595, abs=1e-12
-    )  # 90 ties, half each
+    assert attacks.auc(np.r_[OUTSIDE + 10, OUTSIDE], LABELS) == pytest.approx(0.595, abs=1e-12)  # 90 ties, half each
     assert attacks.tpr_at_fpr(SCORES, LABELS, 0.01) == pytest.approx(0.11, abs=1e-12)
 
 
@@ -126,8 +124,7 @@ class TestEpsilonLowerBound:
         rng = np.random.default_rng(4)
         labels = np.r_[np.zeros(500), np.ones(500)]
         claims = sum(
-            attacks.epsilon_lower_bound(np.round(rng.normal(size=1000)), labels, seed=s) > 0
-            for s in range(1000)
+            attacks.epsilon_lower_bound(np.round(rng.normal(size=1000)), labels, seed=s) > 0 for s in range(1000)
         )
         with capsys.disabled():
             print(f"\nnull rate of the ε bound, one target: {claims / 1000:.3f}")
@@ -174,9 +171,7 @@ class TestEpsilonLowerBound:
         scores, bits = np.arange(1000.0), np.arange(1000) >= 500
         share = 0.05 / 8
         best = max(stats.beta.ppf(share, r, 1) for r in (1, 2, 10, 20, 100, 200, 500, 1000))
-        assert attacks.epsilon_lower_bound(scores, bits) == pytest.approx(
-            math.log(best / (1 - best)), rel=1e-9
-        )
+        assert attacks.epsilon_lower_bound(scores, bits) == pytest.approx(math.log(best / (1 - best)), rel=1e-9)
 
     def test_delta_weakens_the_bound_and_vanishes_with_it(self):
         rng = np.random.default_rng(5)

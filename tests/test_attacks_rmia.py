@@ -21,9 +21,7 @@ def draw(seed, n_models=9, n_records=12, size=17, digits=None):
     membership = half_splits(rng, n_models, n_records, fewest=2)
     signal = rng.normal(size=(n_models, n_records)) * 2 + membership
     population = rng.normal(size=(n_models, size)) * 2
-    return (
-        (signal, membership, population) if digits is None else (signal.round(digits), membership, population)
-    )
+    return (signal, membership, population) if digits is None else (signal.round(digits), membership, population)
 
 
 @pytest.mark.parametrize("variant", ["online", "offline"])
@@ -74,9 +72,7 @@ def test_scales_and_temperatures_are_the_same_probabilities():
     signal, membership, population = draw(4)
     logit = attacks.rmia(signal, membership, population, temperature=3.0).scores
     logs = [special.log_expit(v / 3.0) for v in (signal, population)]
-    np.testing.assert_array_equal(
-        attacks.rmia(logs[0], membership, logs[1], scale="log_probability").scores, logit
-    )
+    np.testing.assert_array_equal(attacks.rmia(logs[0], membership, logs[1], scale="log_probability").scores, logit)
     halved = attacks.rmia(2 * logs[0], membership, 2 * logs[1], scale="log_probability", temperature=2.0)
     np.testing.assert_array_equal(halved.scores, logit)
 
@@ -115,9 +111,7 @@ def test_a_target_does_not_see_its_own_membership():
     flipped = membership.copy()
     flipped[3] = ~flipped[3]
     for variant in ("online", "offline"):
-        first, second = (
-            attacks.rmia(signal, m, population, variant).scores[3] for m in (membership, flipped)
-        )
+        first, second = (attacks.rmia(signal, m, population, variant).scores[3] for m in (membership, flipped))
         np.testing.assert_array_equal(first, second)
 
 

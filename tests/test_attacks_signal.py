@@ -46,18 +46,14 @@ def test_float32_outputs_are_computed_in_double_precision():
 def test_logistic_signal_is_the_signed_logit():
     z = np.array([[2.0, -3.0], [0.5, 1.0]])
     np.testing.assert_array_equal(attacks.signal(z, [1, 0], "logistic"), [[2.0, 3.0], [0.5, -1.0]])
-    np.testing.assert_array_equal(
-        attacks.signal(z[:, :, None], [1, 0], "logistic"), [[2.0, 3.0], [0.5, -1.0]]
-    )
+    np.testing.assert_array_equal(attacks.signal(z[:, :, None], [1, 0], "logistic"), [[2.0, 3.0], [0.5, -1.0]])
 
 
 def test_two_class_softmax_is_logistic():
     z = np.random.default_rng(1).normal(size=(4, 6))
     y = np.array([0, 1, 1, 0, 1, 0])
     two = np.stack([np.zeros_like(z), z], -1)
-    np.testing.assert_allclose(
-        attacks.signal(two, y, "softmax"), attacks.signal(z, y, "logistic"), rtol=1e-14
-    )
+    np.testing.assert_allclose(attacks.signal(two, y, "softmax"), attacks.signal(z, y, "logistic"), rtol=1e-14)
 
 
 def test_squared_error_variants():

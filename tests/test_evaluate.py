@@ -87,9 +87,7 @@ def test_spearman_and_ndcg_equal_the_reference_implementations(seed, levels):
     rng = np.random.default_rng(seed)
     score, truth = rng.integers(0, levels, 60), rng.integers(0, levels, 60) + 0.0
     score[:2], truth[:2] = (0, 1), (0, 1)
-    assert evaluate.spearman(score, truth) == pytest.approx(
-        stats.spearmanr(score, truth).statistic, abs=1e-12
-    )
+    assert evaluate.spearman(score, truth) == pytest.approx(stats.spearmanr(score, truth).statistic, abs=1e-12)
     for k in (None, 7):
         expected = ndcg_score(truth[None], score[None], k=k)
         assert evaluate.ndcg(score, truth, k) == pytest.approx(expected, abs=1e-12)
@@ -109,9 +107,7 @@ def test_over_targets_ranks_members_only():
     np.testing.assert_array_equal(found.values, [0.0, 1.0])
     assert (found.mean, found.std) == (0.5, pytest.approx(np.sqrt(0.5)))
     assert str(found) == "0.5000 ± 0.7071"
-    broken = evaluate.over_targets(
-        evaluate.recall, scores, np.zeros(6), members, tiebreak=-truth, top=0.4, keep=0.4
-    )
+    broken = evaluate.over_targets(evaluate.recall, scores, np.zeros(6), members, tiebreak=-truth, top=0.4, keep=0.4)
     np.testing.assert_array_equal(broken.values, [0.0, 0.0])
 
 
@@ -157,9 +153,7 @@ def test_the_ceiling_is_reproducible_from_its_seed():
     def attack(models):
         return attacks.lira(signal[models], membership[models], variance="fixed")
 
-    first, again, other = (
-        evaluate.ceiling(attack, 64, splits=2, top=0.1, keep=0.2, seed=s).values for s in (0, 0, 1)
-    )
+    first, again, other = (evaluate.ceiling(attack, 64, splits=2, top=0.1, keep=0.2, seed=s).values for s in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, other)
 
@@ -183,9 +177,7 @@ def test_bootstrap_interval_holds_its_level():
         rng = np.random.default_rng(seed)
         truth = rng.normal(size=80)
         first, second = (truth + rng.normal(size=80) for _ in range(2))
-        found = evaluate.paired_bootstrap(
-            evaluate.spearman, first, second, truth, draws=80, confidence=0.9, seed=seed
-        )
+        found = evaluate.paired_bootstrap(evaluate.spearman, first, second, truth, draws=80, confidence=0.9, seed=seed)
         misses += not found.low <= 0 <= found.high
     assert 0.03 < misses / 150 < 0.18
 

@@ -89,9 +89,7 @@ def spearman(score: Any, truth: Any, tiebreak: Any = None) -> float:
     a, b = (stats.rankdata(v) - (len(v) + 1) / 2.0 for v in (values, target))
     norm = float(np.sqrt((a @ a) * (b @ b)))
     if norm == 0.0:
-        raise InputError(
-            f"{'score' if not a.any() else 'truth'}: constant, so that no rank correlation is defined"
-        )
+        raise InputError(f"{'score' if not a.any() else 'truth'}: constant, so that no rank correlation is defined")
     return float(a @ b / norm)
 
 
@@ -108,9 +106,7 @@ def ndcg(score: Any, truth: Any, k: int | None = None, baseline: float = 0.0) ->
     if not 1 <= depth <= n:
         raise InputError(f"k: expected 1 … {n}, the number of records, got {k}")
     if not gain.any():
-        raise InputError(
-            f"truth: nothing is above the baseline {baseline:g}, so that no gain can be discounted"
-        )
+        raise InputError(f"truth: nothing is above the baseline {baseline:g}, so that no gain can be discounted")
     discount = np.where(np.arange(n) < depth, 1.0 / np.log2(np.arange(n) + 2.0), 0.0)
     order = np.argsort(-values, kind="stable")
     _, group, size = np.unique(-values[order], return_inverse=True, return_counts=True)
@@ -176,11 +172,7 @@ def ceiling(
         halves = [attack(np.sort(half)) for half in (models[: n_models // 2], models[n_models // 2 :])]
         first, second = (ordering(half.success_rate, half.tiebreak) for half in halves)
         masks = np.ones((1, len(first)), dtype=bool) if members is None else np.asarray(members, dtype=bool)
-        both = [
-            metric(a[mask], b[mask], **options)
-            for mask in masks
-            for a, b in ((first, second), (second, first))
-        ]
+        both = [metric(a[mask], b[mask], **options) for mask in masks for a, b in ((first, second), (second, first))]
         values.append(np.mean(both))
     return Summary(np.array(values))
 
@@ -208,9 +200,7 @@ def paired_bootstrap(
     if unit not in ("records", "targets"):
         raise InputError(f"unit: {unit!r} is not one of 'records', 'targets'")
     if draws < 1 or not 0.0 < confidence < 1.0:
-        raise InputError(
-            f"draws, confidence: expected 1 or more and a probability, got {draws!r}, {confidence!r}"
-        )
+        raise InputError(f"draws, confidence: expected 1 or more and a probability, got {draws!r}, {confidence!r}")
     a = np.atleast_2d(np.asarray(first, dtype=np.float64))
     mask = np.ones(a.shape, dtype=bool) if members is None else members
     a, inside, target = _targets(a, mask, truth)
@@ -261,9 +251,7 @@ def _top(values: Floats, size: int) -> Floats:
 def _pair(score: Any, truth: Any, tiebreak: Any) -> tuple[Floats, Floats]:
     values, target = _vector(score, "score"), _vector(truth, "truth")
     if values.shape != target.shape:
-        raise InputError(
-            f"score: {len(values)} records, but truth has {len(target)}; they must be the same records"
-        )
+        raise InputError(f"score: {len(values)} records, but truth has {len(target)}; they must be the same records")
     return values, ordering(target, tiebreak)
 
 
@@ -276,9 +264,7 @@ def _vector(values: Any, name: str, infinite: bool = False) -> Floats:
         raise InputError(f"{name}: expected shape (n,) with a record or more, got {array.shape}")
     bad = np.flatnonzero(np.isnan(array) if infinite else ~np.isfinite(array))
     if len(bad):
-        raise InputError(
-            f"{name}: cannot rank NaN or infinite values, in {name_rows(bad.tolist())} (counted from 0)"
-        )
+        raise InputError(f"{name}: cannot rank NaN or infinite values, in {name_rows(bad.tolist())} (counted from 0)")
     return array
 
 
@@ -287,8 +273,7 @@ def _targets(scores: Any, members: Any, truth: Any) -> tuple[Floats, npt.NDArray
     aim = np.asarray(truth, dtype=np.float64)
     if score.ndim != 2 or inside.shape != score.shape:
         raise InputError(
-            "scores: expected shape (T, N), targets by records, that of members, "
-            f"got {score.shape}, {inside.shape}"
+            f"scores: expected shape (T, N), targets by records, that of members, got {score.shape}, {inside.shape}"
         )
     if aim.shape not in (score.shape, score.shape[1:]):
         raise InputError(f"truth: expected shape {score.shape[1:]} or {score.shape}, got {aim.shape}")

@@ -22,9 +22,7 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 MIN_MODELS = 4
-CHUNK_BYTES = (
-    240_000  # one float64 work array of a chunk: a handful stay in cache, and none is worth a second thread
-)
+CHUNK_BYTES = 240_000  # one float64 work array of a chunk: a handful stay in cache, and none is worth a second thread
 
 
 def as_floats(values: Any, name: str) -> Tensor:
@@ -70,13 +68,9 @@ def as_membership(membership: Any, n_models: int, n_records: int) -> Tensor:
     if raw.dtype != torch.bool and not bool(((raw == 0) | (raw == 1)).all()):
         raise InputError("membership: expected booleans or 0 and 1")
     if n_models < MIN_MODELS:
-        raise InputError(
-            f"membership: {n_models} models; an attack needs at least {MIN_MODELS}, better 64 or more"
-        )
+        raise InputError(f"membership: {n_models} models; an attack needs at least {MIN_MODELS}, better 64 or more")
     inside = raw.to(torch.bool, copy=True)  # the result keeps it, whatever becomes of the caller's array
-    require_members(
-        inside, at_least=1, at_most=n_models - 1, remedy="leave those records out or train more models"
-    )
+    require_members(inside, at_least=1, at_most=n_models - 1, remedy="leave those records out or train more models")
     return inside
 
 

@@ -93,9 +93,7 @@ def lira(
             part = centred(query, columns)
             scores[:, columns] += _scores(part, inside[:, columns], variant, center, members, pooled)
     varies = torch.ones(n_records, dtype=torch.bool, device=x.device).index_fill_(0, still, False)
-    cut = (
-        scores.new_zeros(n_models) if variant == "online" else calibrate(scores[:, varies], inside[:, varies])
-    )
+    cut = scores.new_zeros(n_models) if variant == "online" else calibrate(scores[:, varies], inside[:, varies])
     scores[:, still] = cut.unsqueeze(1)
     statistic = x if x.ndim == 2 else x.to(torch.float64).mean(2)
     result = conclude(f"lira {variant}", scores, inside, statistic, cut)
@@ -126,9 +124,7 @@ def _grown(inside: Side, outside: Side, weight: Tensor) -> Tensor:
     return torch.lerp(of_out, of_in, weight)
 
 
-def leave_one_out_scatter(
-    x: Tensor, weight: Tensor, deviation: Tensor, inside: Side, outside: Side
-) -> Tensor:
+def leave_one_out_scatter(x: Tensor, weight: Tensor, deviation: Tensor, inside: Side, outside: Side) -> Tensor:
     """Sum of squares about the mean of each model's own side without that model, (K, c).
 
     Where one model makes up nearly all of its side's S, the difference is rounding error, and the rest is
@@ -195,9 +191,7 @@ def _fits(x: Tensor, member: Tensor, center: str, pooled: Tensor | None) -> tupl
     )
 
 
-def _scores(
-    x: Tensor, member: Tensor, variant: str, center: str, members: str, pooled: Tensor | None
-) -> Tensor:
+def _scores(x: Tensor, member: Tensor, variant: str, center: str, members: str, pooled: Tensor | None) -> Tensor:
     """Scores (K, c) of some records."""
     own, other = _fits(x, member, center, pooled)
     if variant == "online":
@@ -229,9 +223,7 @@ def _pooled_variances(x: Tensor, inside: Tensor) -> Tensor:
 
 def _require_references(inside: Tensor, references: int, both: bool) -> None:
     """``references`` models must remain on the out-side, or on both, when one is left out."""
-    remedy = "train more models" + (
-        "" if references == 1 else ", or use variance='fixed', which needs one less"
-    )
+    remedy = "train more models" + ("" if references == 1 else ", or use variance='fixed', which needs one less")
     fewest_in = references + 1 if both else 1
     require_members(inside, fewest_in, inside.shape[0] - references - 1, remedy)
 

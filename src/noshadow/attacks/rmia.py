@@ -82,9 +82,7 @@ def rmia(
     else:
         z = as_models_by_records(population, "population").to(x.device)
         if z.shape[0] != n_models:
-            raise InputError(
-                f"population: {z.shape[0]} models, but signal has {n_models}; they must be the same"
-            )
+            raise InputError(f"population: {z.shape[0]} models, but signal has {n_models}; they must be the same")
         if not logit:
             _require_log_probability(z, "population")
         # the population is out of every model: online, its average is over all references as they are
@@ -127,9 +125,7 @@ def log_average(log_p: Tensor, member: Tensor, online: bool, a: float) -> Tensor
     n_out = len(p) - n_in
     own = own_rest / torch.lerp(n_out - 1.0, n_in - 1.0, weight).clamp_min_(1.0)
     other = torch.lerp(sum_in / n_in.clamp_min(1.0), sum_out / n_out, weight)
-    average = (
-        torch.log(((own + other) / 2.0 if online else torch.lerp(own, other, weight)).clamp_min_(TINY)) + top
-    )
+    average = torch.log(((own + other) / 2.0 if online else torch.lerp(own, other, weight)).clamp_min_(TINY)) + top
     lost = ((own_rest < CANCELS * own_sum) | (own_sum < math.sqrt(TINY))).any(0).nonzero().flatten()
     if len(lost):
         average[:, lost] = _log_average_in_logs(log_p[:, lost], member[:, lost], online)
@@ -193,6 +189,4 @@ def _require_options(gamma: float, a: float, temperature: float) -> None:
 
 def _require_log_probability(values: Tensor, name: str) -> None:
     if float(values.max()) > 0.0:
-        raise InputError(
-            f"{name}: log-probabilities are at most 0, got {float(values.max()):g}; or use scale='logit'"
-        )
+        raise InputError(f"{name}: log-probabilities are at most 0, got {float(values.max()):g}; or use scale='logit'")

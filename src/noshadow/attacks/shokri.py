@@ -134,9 +134,7 @@ def _draw(
 def _fit(classifier: str, x: Floats, t: Bools, seed: int) -> Callable[[Floats], Floats]:
     """A trained classifier as a function from features (r, d) to log-odds (r,) less the prior's."""
     if t.all() or not t.any():
-        raise InputError(
-            "membership: the shadow rows drawn are all members or all non-members; pass more rows"
-        )
+        raise InputError("membership: the shadow rows drawn are all members or all non-members; pass more rows")
     if classifier == "logistic":
         model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=500))
     else:

@@ -80,8 +80,7 @@ def check_outputs(outputs: Any, targets: Any, head: str) -> tuple[Tensor, Tensor
         z = z.unsqueeze(-1)
     if z.ndim not in (3, 4) or 0 in z.shape:
         raise InputError(
-            "outputs: expected shape (K, N, m) or (K, N, A, m), models by records by outputs, "
-            f"got {tuple(z.shape)}"
+            f"outputs: expected shape (K, N, m) or (K, N, A, m), models by records by outputs, got {tuple(z.shape)}"
         )
     m = z.shape[-1]
     if kind.name == "logistic" and m != 1:
@@ -128,7 +127,5 @@ def _values(targets: Any, z: Tensor) -> Tensor:
         )
     rows = (~torch.isfinite(y)).any(1).nonzero().flatten().tolist()
     if rows:
-        raise InputError(
-            f"targets: NaN or infinite in {name_rows(rows)} (counted from 0); drop those records"
-        )
+        raise InputError(f"targets: NaN or infinite in {name_rows(rows)} (counted from 0); drop those records")
     return y

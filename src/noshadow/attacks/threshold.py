@@ -81,8 +81,7 @@ def _feature_norms(values: Any, n_models: int, n_records: int) -> Tensor:
     norms = as_floats(values, "feature_norms").to(torch.float64)
     if tuple(norms.shape) not in ((n_models, n_records), (n_records,)):
         raise InputError(
-            f"feature_norms: expected shape ({n_models}, {n_records}) or ({n_records},), "
-            f"got {tuple(norms.shape)}"
+            f"feature_norms: expected shape ({n_models}, {n_records}) or ({n_records},), got {tuple(norms.shape)}"
         )
     if not bool((torch.isfinite(norms) & (norms >= 0)).all()):
         raise InputError("feature_norms: norms are finite and at least 0")

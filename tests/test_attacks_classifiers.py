@@ -7,10 +7,10 @@ import pytest
 import torch
 from scipy import special
 
-from attack_definitions import half_splits
 from noshadow import attacks
 from noshadow.attacks.result import calibrate
 from noshadow.errors import InputError
+from tests.attack_definitions import half_splits
 
 
 def study(seed, n_models=16, n_records=120, n_classes=3, shift=3.0):

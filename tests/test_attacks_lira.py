@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from attack_definitions import half_splits, lira_loop
 from noshadow import attacks
 from noshadow.attacks.lira import _fits, gaussian_nll
 from noshadow.attacks.moments import sides
 from noshadow.errors import InputError, NoshadowWarning
+from tests.attack_definitions import half_splits, lira_loop
 
 
 def draw(seed, n_models=13, n_records=9, shift=1.0):

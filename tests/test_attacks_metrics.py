@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score, roc_curve
 
-from attack_definitions import half_splits
 from noshadow import attacks
 from noshadow.errors import InputError
+from tests.attack_definitions import half_splits
 
 INSIDE, OUTSIDE = np.arange(100) + 9.5, np.arange(100)
 SCORES = np.r_[INSIDE, OUTSIDE]

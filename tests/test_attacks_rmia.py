@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
-from attack_definitions import half_splits, rmia_loop
 from noshadow import attacks
 from noshadow.attacks.rmia import log_average
 from noshadow.errors import InputError
+from tests.attack_definitions import half_splits, rmia_loop
 
 
 def draw(seed, n_models=9, n_records=12, size=17, digits=None):

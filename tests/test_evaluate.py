@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import ndcg_score
 
-from attack_definitions import half_splits
 from noshadow import attacks, evaluate
 from noshadow.errors import InputError
+from tests.attack_definitions import half_splits
 
 small = st.lists(st.integers(0, 3), min_size=5, max_size=5)
 

@@ -72,13 +72,78 @@ def core() -> list[str]:
     return lines + notes
 
 
+def attacks() -> list[str]:
+    results = read("attacks")
+    lines = [
+        "## Attacks",
+        "",
+        "`python benchmarks/attacks.py`, each in a process of its own, on one thread. Peak memory includes the imports "
+        "and the inputs.",
+        "",
+        "| attack | models | records | population | seconds | peak MB | of which imports and inputs |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for case in results["speed"]:
+        population = f"{case['population']:,}" if "population" in case else ""
+        lines.append(
+            f"| {case['attack']} | {case['models']} | {case['records']:,} | {population} | {case['seconds']:.2f} "
+            f"| {case['peak_mb']:.0f} | {case['of_which_imports_and_inputs_mb']:.0f} |"
+        )
+    first = results["convergence"][0]
+    lines += [
+        "",
+        "LiRA's success rate on the Gaussian linear model, where the optimum is known in closed form "
+        f"({first['optimum']:.4f}), by the number of shadow models:",
+        "",
+        "| models | variance per record | fixed variance | auto | gap to the optimum | standard error |",
+        "|--:|--:|--:|--:|--:|--:|",
+    ]
+    lines += [
+        f"| {row['models']} | {row['per_sample']:.4f} | {row['fixed']:.4f} | {row['auto']:.4f} | {row['gap']:.4f} "
+        f"| {row['standard_error']:.4f} |"
+        for row in results["convergence"]
+    ]
+    return lines
+
+
+def shadow() -> list[str]:
+    results = read("shadow")
+    energy = results["energy"]
+    lines = [
+        "## Shadow models",
+        "",
+        f"`python benchmarks/shadow.py --data DIR`. The paper's UCI Energy network, {energy['models']} models of "
+        f"{energy['epochs']} epochs: {energy['seconds_one_by_one']:.0f} s one by one, {energy['seconds_stacked']:.0f} s "
+        f"as one stack, **{energy['speedup']:.1f}×**. Seconds a model for other sizes of a stack, and what was chosen:",
+        "",
+        "| setting | " + " | ".join(results["stacks"]["energy"]["seconds_a_model"]) + " | chosen | over one by one |",
+        "|---|" + "--:|" * (len(results["stacks"]["energy"]["seconds_a_model"]) + 2),
+    ]
+    for setting, row in results["stacks"].items():
+        times = " | ".join(f"{seconds:.3f}" for seconds in row["seconds_a_model"].values())
+        chosen = f"{row['chosen_at_once']} | {row['chosen_speedup_over_one_by_one']:.1f}×"
+        lines.append(f"| {setting} | {times} | {chosen} |")
+    workers = results["workers"]
+    lines += [
+        "",
+        f"Two worker processes instead of one: {workers['speedup']:.2f}× (median over rounds; in the same rounds, two "
+        f"busy loops got {', '.join(f'{cores:.2f}' for cores in workers['cores_to_be_had'])} cores).",
+    ]
+    return lines
+
+
 def main() -> None:
     from noshadow.files import write_text
 
-    lines = ["# Benchmarks", "", "Written by `benchmarks/docs.py` from `benchmarks/results/`.", "", *core()]
+    sections = [section() for name, section in SECTIONS.items() if read(name)]
+    lines = ["# Benchmarks", "", "Written by `benchmarks/docs.py` from `benchmarks/results/`."]
+    for section in sections:
+        lines += ["", *section]
     write_text(PAGE, "\n".join(lines) + "\n")
     print(PAGE)
 
+
+SECTIONS = {"core": core, "attacks": attacks, "shadow": shadow}
 
 if __name__ == "__main__":
     main()

@@ -1,7 +1,8 @@
 """Engines: where the tasks of a study are performed. None of them touches the store.
 
-An engine takes tasks with ``submit`` while it has free ``slots`` and hands back outcomes from ``wait``. A worker
-that dies is an outcome too. Whatever the engine, a task is performed by the same function on the same threads.
+An engine takes tasks with ``submit`` while it has free ``slots`` and hands back outcomes from ``wait``. A
+worker that dies is an outcome too. Whatever the engine, a task is performed by the same function on the same
+threads.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
+from contextlib import suppress
 from typing import Any, Protocol
 
 import cloudpickle
@@ -43,10 +45,11 @@ class Engine(Protocol):
 
 
 def share_cores(n_tasks: int, workers: int | None, threads: int | None) -> tuple[int, int]:
-    """Workers and threads of each: a core a worker, and more threads only where there are fewer tasks than cores.
+    """Workers and threads of each: a core a worker, and more threads only where there are fewer tasks than
+    cores.
 
-    The threads depend on the whole study and the machine, never on ``workers`` or on what is left to do, because
-    the last bits of a matrix product can depend on them.
+    The threads depend on the whole study and the machine, never on ``workers`` or on what is left to do,
+    because the last bits of a matrix product can depend on them.
     """
     cores = max(1, int(joblib.cpu_count()))
     for name, value in (("workers", workers), ("threads", threads)):
@@ -60,7 +63,7 @@ def share_cores(n_tasks: int, workers: int | None, threads: int | None) -> tuple
 
 
 def import_path() -> str:
-    """This process's import path, as a worker's PYTHONPATH: what can be imported here can be imported there."""
+    """This process's import path as a PYTHONPATH: what can be imported here can be in a worker."""
     return os.pathsep.join(dict.fromkeys(entry or os.getcwd() for entry in sys.path))
 
 
@@ -135,13 +138,16 @@ class ProcessEngine:
             try:
                 if process is None:
                     process = self._start_worker()
-                assert process.stdin is not None and process.stdout is not None  # both are pipes
+                assert process.stdin is not None  # both are pipes
+                assert process.stdout is not None
                 send(process.stdin, pickle.dumps(task, protocol=5))
                 self._outcomes.put(pickle.loads(receive(process.stdout)))
             except (EOFError, OSError) as error:
                 reason = f"no worker could be started: {error}"
                 if process is not None:
-                    reason, process = f"its worker process ended ({_end_of(process)})", self._forget(process)
+                    reason = f"its worker process ended ({_end_of(process)})"
+                    self._forget(process)
+                    process = None
                 self._outcomes.put(Outcome.lost(task, reason))
         if process is not None:
             self._forget(process)
@@ -181,7 +187,5 @@ def _end_of(process: subprocess.Popen[bytes]) -> str:
 
 
 def _close_quietly(pipe: Any) -> None:
-    try:
+    with suppress(OSError):  # what was left in the buffer cannot reach a dead worker
         pipe.close()
-    except OSError:  # what was left in the buffer cannot reach a dead worker
-        pass

@@ -1,9 +1,10 @@
 """What a training procedure is, as a small JSON value: enough to notice that another one is being run.
 
 A trainer that knows itself has a method ``fingerprint() -> dict``. For any other callable the fingerprint is
-made of its source text and of the data it refers to: closure variables, globals, default and partial arguments,
-with arrays by their SHA-256, and the functions of its own module likewise. It cannot see everything (a file
-that is read inside, a changed library); ``Study(..., procedure=...)`` names the procedure by hand instead.
+made of its source text and of the data it refers to: closure variables, globals, default and partial
+arguments, with arrays by their SHA-256, and the functions of its own module likewise. It cannot see
+everything (a file that is read inside, a changed library); ``Study(..., procedure=...)`` names the procedure
+by hand instead.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def array_digest(array: Any) -> str:
     """SHA-256 of an array's type, shape and values."""
     values = np.ascontiguousarray(np.asarray(array))
     digest = hashlib.sha256(f"{values.dtype.str} {values.shape}".encode())
-    digest.update(repr(values.tolist()).encode() if values.dtype.hasobject else values.reshape(-1).view(np.uint8))
+    digest.update(repr(values.tolist()).encode() if values.dtype.hasobject else values.tobytes())
     return f"{values.dtype}{list(values.shape)} {digest.hexdigest()[:16]}"
 
 
@@ -78,7 +79,11 @@ def _describe_callable(train: Any, seen: set[int]) -> dict[str, Any]:
         referred[f"default {position}"] = default
     referred |= train.__kwdefaults__ or {}
     described = {name: _describe(value, seen) for name, value in referred.items() if _matters(value, train)}
-    return {"name": train.__qualname__, "source": _source_digest(train), **({"uses": described} if described else {})}
+    return {
+        "name": train.__qualname__,
+        "source": _source_digest(train),
+        **({"uses": described} if described else {}),
+    }
 
 
 def _matters(value: Any, train: types.FunctionType) -> bool:

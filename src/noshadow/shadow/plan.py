@@ -8,8 +8,8 @@ its split and seed are functions of (seed, k) alone.
 Target models, the ones an attack is aimed at, are drawn from a stream of their own: independent halves,
 independent of the shadow models and of each other, however many there are of either.
 
-The draws use only what NumPy promises never to change (``SeedSequence`` and the raw words of ``Philox``), so a
-study can be taken up again under another version of NumPy.
+The draws use only what NumPy promises never to change (``SeedSequence`` and the raw words of ``Philox``), so
+a study can be taken up again under another version of NumPy.
 """
 
 from __future__ import annotations

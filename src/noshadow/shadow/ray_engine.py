@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from noshadow.errors import missing_extra
@@ -14,8 +15,8 @@ RETRIES_OF_LOST_WORKERS = 3
 class RayEngine:
     """Ray tasks. The store stays with the driver, so the cluster's machines need no shared file system.
 
-    ``address=None`` starts a local cluster (or uses the one this process is already connected to) and stops it
-    again at the end; an address connects to an existing cluster, whose machines need noshadow installed.
+    ``address=None`` starts a local cluster (or uses the one this process is already connected to) and stops
+    it again at the end; an address connects to an existing cluster, whose machines need noshadow installed.
     """
 
     def __init__(self, train: Train, workers: int | None, threads: int, address: str | None = None) -> None:
@@ -31,14 +32,14 @@ class RayEngine:
                 address="local",
                 num_cpus=None if workers is None else workers * threads,
                 include_dashboard=False,
-                logging_level="error",
+                logging_level=logging.ERROR,
                 runtime_env={"env_vars": {"PYTHONPATH": import_path()}},
             )
         elif self._started_here:
-            ray.init(address=address, logging_level="error")
+            ray.init(address=address, logging_level=logging.ERROR)
         self._train = ray.put(train)
         self._perform = ray.remote(num_cpus=threads, max_retries=RETRIES_OF_LOST_WORKERS)(perform)
-        cores = int(ray.cluster_resources().get("CPU", 1))
+        cores = int(self._ray.cluster_resources().get("CPU", 1))
         # Twice what runs at a time, so that a worker finds its next task waiting.
         self.slots = workers or max(1, 2 * cores // threads)
         self._running: dict[Any, Task] = {}

@@ -1,4 +1,4 @@
-"""What a study gives: the outputs and the membership of its models, read from the store as they are asked for."""
+"""What a study gives: outputs and membership of its models, read from the store when asked for."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class StudyResult:
     keys: tuple[ModelKey, ...]
 
     def __repr__(self) -> str:
-        return f"StudyResult({len(self.keys)} models, {self.store.study['n_samples']} records, {self.store.directory})"
+        records = self.store.study["n_samples"]
+        return f"StudyResult({len(self.keys)} models, {records} records, {self.store.directory})"
 
     @functools.cached_property
     def outputs(self) -> NDArray[Any]:
@@ -69,7 +70,9 @@ class StudyResult:
             if stacked is None:
                 stacked = np.empty((len(self.keys), *array.shape), dtype=array.dtype)
             if array.shape != stacked.shape[1:]:
-                raise InputError(f"{name}: {key} has shape {array.shape}, the models before it {stacked.shape[1:]}")
+                raise InputError(
+                    f"{name}: {key} has shape {array.shape}, the models before it {stacked.shape[1:]}"
+                )
             stacked[row] = array
         assert stacked is not None  # a result has at least one model
         return stacked
@@ -92,8 +95,8 @@ def load(directory: str | os.PathLike[str], partial: bool = False) -> StudyResul
         missing = [key.number for key in keys if key not in set(whole)]
         models = name_rows(missing).replace("row", "model", 1)
         raise StoreError(
-            f"store: {len(missing)} of {len(keys)} models in {store.directory} are missing or damaged ({models}); "
-            "run the study again to finish it, or ask for the partial result"
+            f"store: {len(missing)} of {len(keys)} models in {store.directory} are missing or damaged "
+            f"({models}); run the study again to finish it, or ask for the partial result"
         )
     return StudyResult(store, whole)
 

@@ -7,7 +7,8 @@
     claims.lock                byte ranges locked by the processes at work; the kernel frees those of the dead
 
 Every file is written under a temporary name, synced and renamed: it is whole or it is not there. What is read
-is checked against its SHA-256, so a truncated or altered file counts as missing and its model is trained again.
+is checked against its SHA-256, so a truncated or altered file counts as missing and its model is trained
+again.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class StoreError(RuntimeError):
-    """A store cannot be written or read; the message says which file, why, and that finished models are safe."""
+    """A store cannot be written or read; the message says which file, why, and what to do."""
 
 
 class DamagedFile(StoreError):
@@ -48,7 +49,7 @@ class DamagedFile(StoreError):
 
 
 class Store:
-    """The directory of one study. Create or re-open it with ``open_for``; read a finished one with ``open``."""
+    """The directory of one study: ``open_for`` creates or continues it, ``open`` reads it."""
 
     def __init__(self, directory: Path, manifest: dict[str, Any]) -> None:
         self.directory = directory
@@ -112,7 +113,7 @@ class Store:
         self._save(path, arrays, {"model": str(key), "seed": str(seed)})
 
     def read(self, key: ModelKey) -> Arrays:
-        """A model's arrays, checked. ``FileNotFoundError`` if it is missing, ``DamagedFile`` if it is not whole."""
+        """A model's arrays, checked. ``FileNotFoundError``: there are none, ``DamagedFile``: not whole."""
         return self._load(self.path(key), {"model": str(key)})
 
     def is_whole(self, key: ModelKey) -> bool:
@@ -159,7 +160,9 @@ class Store:
         except FileNotFoundError:
             raise
         except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
-            raise DamagedFile(f"store: {path} cannot be read ({error}); it is trained again by a new run") from error
+            raise DamagedFile(
+                f"store: {path} cannot be read ({error}); it is trained again by a new run"
+            ) from error
         expected = {**expected, "study": self.fingerprint}
         if facts.pop("sha256", "") != _digest(arrays, facts):
             raise DamagedFile(f"store: {path} fails its checksum; it is trained again by a new run")
@@ -171,9 +174,9 @@ class Store:
 class Claims:
     """Which tasks this process is working on, seen by other processes on the same store.
 
-    A claim is a lock on one byte of a file. The kernel drops it when its holder ends, however it ends, so there
-    are no stale claims. Without such locks (Windows) every claim is granted: two processes then do the same
-    work twice, which costs time and harms nothing.
+    A claim is a lock on one byte of a file. The kernel drops it when its holder ends, however it ends, so
+    there are no stale claims. Without such locks (Windows) every claim is granted: two processes then do the
+    same work twice, which costs time and harms nothing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -220,7 +223,7 @@ def _digest(arrays: Arrays, facts: Mapping[str, str]) -> str:
     shapes = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
     digest = hashlib.sha256(json.dumps([shapes, dict(facts)], sort_keys=True).encode())
     for array in arrays.values():
-        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 

@@ -5,8 +5,8 @@
     result.outputs, result.membership    # (K, N, m), (K, N)
 
 ``train(members, seed) -> outputs`` may use any framework: ``members`` are the sorted row numbers to train on,
-``seed`` drives everything random in it, and the result has a row for every one of the ``n_samples`` records, or
-is a dict of named arrays with that array under "outputs".
+``seed`` drives everything random in it, and the result has a row for every one of the ``n_samples`` records,
+or is a dict of named arrays with that array under "outputs".
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Study:
     store            directory that holds the study; it is created, or continued if it holds this very study
     targets, head    the true targets and the head's name, kept for the attacks
     n_target_models  further models, outside the reference set, for attacks to be aimed at
-    data             what the models are trained on (arrays, or any name of your own), to be part of the fingerprint
+    data             what the models are trained on (arrays, or a name of your own), for the fingerprint
     procedure        a name for the training procedure in place of the fingerprint of ``train``
     """
 
@@ -73,9 +73,13 @@ class Study:
         procedure: str | None = None,
     ) -> None:
         if not callable(train):
-            raise InputError(f"train: expected a callable (members, seed) -> outputs, got {type(train).__name__}")
+            raise InputError(
+                f"train: expected a callable (members, seed) -> outputs, got {type(train).__name__}"
+            )
         if n_models < 1 or n_target_models < 0:
-            raise InputError(f"n_models: need at least one model, got {n_models} and {n_target_models} target models")
+            raise InputError(
+                f"n_models: need at least one model, got {n_models} and {n_target_models} target models"
+            )
         if head is not None:
             _check_head(head)
         self.plan = Plan(n_samples, seed)
@@ -107,7 +111,7 @@ class Study:
 
         engine            "processes" (worker processes here), "ray" (``address`` for an existing cluster) or
                           "serial" (in this process)
-        workers, threads  how many models train side by side and on how many threads each; chosen for the machine
+        workers, threads  how many train side by side, on how many threads each; chosen for the machine
         progress          None: a bar where stderr is a terminal
         """
         store = self._open_store()
@@ -138,17 +142,25 @@ class Study:
             n_target_models=max(self.n_target_models, store.manifest.get("n_target_models", 0)),
             head=self.head or kept,
         )
-        if "models_at_once" not in store.manifest:  # decided once: training in other groups changes the last bits
-            at_once = self.train.models_at_once() if isinstance(self.train, TrainsMany) else 1
-            store.note(models_at_once=at_once)
+        if (
+            "models_at_once" not in store.manifest
+        ):  # decided once: training in other groups changes the last bits
+            store.note(models_at_once=self._models_at_once())
         return store
+
+    def _models_at_once(self) -> int:
+        """As many as the trainer likes, but few enough that every core gets a share."""
+        if not isinstance(self.train, TrainsMany):
+            return 1
+        workers, _ = share_cores(self.n_models, None, None)
+        return max(1, self.train.models_at_once(most=-(-self.n_models // workers)))
 
     def _keys(self, role: Role) -> Iterable[ModelKey]:
         count = self.n_models if role == "shadow" else self.n_target_models
         return (ModelKey(role, number) for number in range(count))
 
     def _tasks(self, store: Store) -> list[Task]:
-        """All models in consecutive groups, whether they are done or not: a group is always trained as a whole."""
+        """All models in consecutive groups, done or not: a group is always trained as a whole."""
         at_once = int(store.manifest["models_at_once"])
         tasks = []
         for role in ("shadow", "target"):
@@ -159,7 +171,9 @@ class Study:
                 tasks.append(Task(group, members, tuple(map(self.plan.seed_of, group)), self.plan.n_samples))
         return tasks
 
-    def _engine(self, name: str, asked: int | None, workers: int, threads: int, address: str | None) -> Engine:
+    def _engine(
+        self, name: str, asked: int | None, workers: int, threads: int, address: str | None
+    ) -> Engine:
         if address is not None and name != "ray":
             raise InputError(f"address: is for engine='ray', not {name!r}")
         if name == "processes":
@@ -226,7 +240,9 @@ class _Run:
         task = outcome.task
         failed: dict[ModelKey, Failure] = {}
         missing = set(_missing(self._store, task))
-        for key, seed, members, result in zip(task.keys, task.seeds, task.members, outcome.results, strict=True):
+        for key, seed, members, result in zip(
+            task.keys, task.seeds, task.members, outcome.results, strict=True
+        ):
             if isinstance(result, Failure):
                 failed[key] = result
             elif key in missing:
@@ -272,7 +288,9 @@ def _warn_of_damage(store: Store, pending: list[Task]) -> None:
         except FileNotFoundError:
             pass
     if damaged:
-        warnings.warn("trained again, as their files are damaged:\n  " + "\n  ".join(damaged), NoshadowWarning, 3)
+        warnings.warn(
+            "trained again, as their files are damaged:\n  " + "\n  ".join(damaged), NoshadowWarning, 3
+        )
 
 
 def _study_error(store: Store, failures: dict[ModelKey, Failure], total: int) -> StudyError:

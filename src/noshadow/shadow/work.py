@@ -1,4 +1,4 @@
-"""One task of a study, as any engine performs it: train one model, or several at once, and check what comes back."""
+"""One task of a study, as any engine performs it: train a model, or several at once, and check the result."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class TrainsMany(Protocol):
     """A ``train`` callable that can also train several models in one go, such as ``TorchTrainer``."""
 
     def __call__(self, members: Members, seed: int) -> Any: ...
-    def models_at_once(self) -> int: ...
+    def models_at_once(self, most: int) -> int: ...
     def train_many(self, members: Sequence[Members], seeds: Sequence[int]) -> Sequence[Any]: ...
 
 
 @dataclass(frozen=True)
 class Task:
-    """Models that are trained together (one, unless the trainer takes several), with their splits and seeds."""
+    """Models that are trained together (one, unless the trainer takes several), their splits and seeds."""
 
     keys: tuple[ModelKey, ...]
     members: tuple[Members, ...]
@@ -78,7 +78,7 @@ def perform(train: Train, task: Task, threads: int) -> Outcome:
 
 @contextmanager
 def limited_threads(threads: int) -> Iterator[None]:
-    """Caps BLAS, OpenMP and torch: many models side by side are faster on a thread each than sharing them all."""
+    """Caps BLAS, OpenMP and torch: models side by side are faster on a thread each than sharing all."""
     torch = sys.modules.get("torch")  # not imported for a train that does without it: workers start faster
     before = torch.get_num_threads() if torch else threads
     try:
@@ -113,13 +113,16 @@ def as_arrays(result: Any, n_samples: int) -> Arrays:
     outputs = arrays["outputs"]
     if outputs.ndim == 0 or len(outputs) != n_samples:
         raise InputError(
-            f"train: must give outputs for all {n_samples} records, members and others; got shape {outputs.shape}"
+            f"train: must give outputs for all {n_samples} records, members and others; "
+            f"got shape {outputs.shape}"
         )
     if outputs.dtype.kind not in "fiu":
         raise InputError(f"train: outputs must be real numbers, got {outputs.dtype}")
     bad = np.flatnonzero(~np.isfinite(outputs.reshape(n_samples, -1)).all(axis=1))
     if len(bad):
-        raise InputError(f"train: outputs are NaN or infinite in {name_rows(bad.tolist())}; did training diverge?")
+        raise InputError(
+            f"train: outputs are NaN or infinite in {name_rows(bad.tolist())}; did training diverge?"
+        )
     arrays["outputs"] = outputs[:, None] if outputs.ndim == 1 else outputs
     return arrays
 

@@ -1,8 +1,8 @@
 """A worker process: reads tasks from its standard input, writes outcomes to its standard output.
 
-It is a fresh interpreter, not a fork, so threads and locks of the parent cannot hang it, and it does not import
-the parent's main script, so scripts need no ``if __name__ == "__main__"``. What it receives comes from its
-parent through a pipe that only the two of them hold.
+It is a fresh interpreter, not a fork, so threads and locks of the parent cannot hang it, and it does not
+import the parent's main script, so scripts need no ``if __name__ == "__main__"``. What it receives comes from
+its parent through a pipe that only the two of them hold.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ def _load(content: bytes) -> Train:
         train: Train = pickle.loads(content)
         return train
     except Exception as error:
-        problem = ImportError(f"train: could not be loaded in a worker process: {type(error).__name__}: {error}")
+        problem = ImportError(
+            f"train: could not be loaded in a worker process: {type(error).__name__}: {error}"
+        )
 
         def unloadable(members: Any, seed: int) -> Any:
             raise problem

@@ -22,9 +22,22 @@ def ridge(members, seed):
 
 
 def slow_ridge(members, seed):
-    """The same, slowly enough to be interrupted."""
+    """The same, slowly enough to be interrupted and large enough for a write to be."""
     time.sleep(0.03)
-    return ridge(members, seed)
+    return {**ridge(members, seed), "ballast": np.full(50_000, float(seed))}
+
+
+def noted_ridge(members, seed, folder):
+    """The same, with a note of every call."""
+    with (Path(folder) / f"{os.getpid()}").open("a") as calls:
+        calls.write(f"{seed}\n")
+    return slow_ridge(members, seed)
+
+
+def endless(members, seed, folder):
+    """Notes its process and never comes back."""
+    (Path(folder) / f"{os.getpid()}").touch()
+    time.sleep(600)
 
 
 def dies_once(members, seed, folder):

@@ -16,7 +16,8 @@ class RayEngine:
     """Ray tasks. The store stays with the driver, so the cluster's machines need no shared file system.
 
     ``address=None`` starts a local cluster (or uses the one this process is already connected to) and stops
-    it again at the end; an address connects to an existing cluster, whose machines need noshadow installed.
+    it again at the end; an address connects to an existing cluster, whose machines need noshadow and the
+    modules that ``train`` comes from (what is defined in the script itself is sent along).
     """
 
     def __init__(self, train: Train, workers: int | None, threads: int, address: str | None = None) -> None:
@@ -33,10 +34,11 @@ class RayEngine:
                 num_cpus=None if workers is None else workers * threads,
                 include_dashboard=False,
                 logging_level=logging.ERROR,
+                log_to_driver=False,
                 runtime_env={"env_vars": {"PYTHONPATH": import_path()}},
             )
         elif self._started_here:
-            ray.init(address=address, logging_level=logging.ERROR)
+            ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
         self._train = ray.put(train)
         self._perform = ray.remote(num_cpus=threads, max_retries=RETRIES_OF_LOST_WORKERS)(perform)
         cores = int(self._ray.cluster_resources().get("CPU", 1))
@@ -63,5 +65,5 @@ class RayEngine:
         try:
             outcome: Outcome = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
-            return Outcome.lost(task, f"Ray lost it {RETRIES_OF_LOST_WORKERS + 1} times: {error}")
+            return Outcome.lost(task, f"Ray could not perform it: {type(error).__name__}: {error}")
         return outcome

@@ -46,7 +46,7 @@ def dies_once(members, seed, folder):
         (Path(folder) / "died").touch(exist_ok=False)
     except FileExistsError:
         return ridge(members, seed)
-    os.kill(os.getpid(), signal.SIGKILL)
+    return os.kill(os.getpid(), signal.SIGKILL)
 
 
 def fails_for(members, seed, bad_seed, folder):

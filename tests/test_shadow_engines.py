@@ -8,11 +8,11 @@ from functools import partial
 
 import numpy as np
 import pytest
-from shadow_toys import N_SAMPLES, X, dies_once, fails_for, noted_ridge, ridge
 
 from noshadow import shadow
 from noshadow.errors import InputError
 from noshadow.shadow.engines import share_cores
+from shadow_toys import N_SAMPLES, X, dies_once, fails_for, noted_ridge, ridge
 
 
 def study(directory, train=ridge, n_models=8, **settings):
@@ -37,7 +37,7 @@ def test_the_result_has_what_was_asked(undisturbed):
     key = shadow.ModelKey("target", 1)
     target = ridge(plan.members(key), plan.seed_of(key))
     assert np.array_equal(undisturbed.target_models.outputs[1][:, 0], target["outputs"])
-    with pytest.raises(InputError, match="no array 'feature'.*membership, outputs, weights"):
+    with pytest.raises(InputError, match=r"no array 'feature'.*membership, outputs, weights"):
         undisturbed.extra("feature")
 
 
@@ -73,7 +73,9 @@ def test_ray_on_a_cluster_that_exists(tmp_path):
         warnings.simplefilter("ignore", ResourceWarning)
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
         try:
-            with pytest.raises(shadow.StudyError, match=rf"model 2 \(seed {bad_seed}\): ZeroDivisionError: a bad"):
+            with pytest.raises(
+                shadow.StudyError, match=rf"model 2 \(seed {bad_seed}\): ZeroDivisionError: a bad"
+            ):
                 study(tmp_path / "store", train).run("ray", address=cluster.address)
             assert not ray.is_initialized()
         finally:
@@ -108,7 +110,9 @@ def test_closures_and_lambdas_can_be_sent(tmp_path, undisturbed):
 def test_an_exception_names_model_and_seed_is_retried_once_and_stops_nothing_else(tmp_path, undisturbed):
     seed = int(undisturbed.seeds[3])
     train = partial(fails_for, bad_seed=seed, folder=tmp_path)
-    with pytest.raises(shadow.StudyError, match=rf"1 of 8.*\n  model 3 \(seed {seed}\): ZeroDivision") as caught:
+    with pytest.raises(
+        shadow.StudyError, match=rf"1 of 8.*\n  model 3 \(seed {seed}\): ZeroDivision"
+    ) as caught:
         study(tmp_path / "store", train).run("processes")
     assert "in fails_for" in str(caught.value)  # the worker's own traceback
     assert list(caught.value.failures) == [shadow.ModelKey("shadow", 3)]
@@ -140,7 +144,7 @@ def test_a_train_that_always_kills_its_worker_ends_the_study_with_its_name(tmp_p
 
         os._exit(9)
 
-    with pytest.raises(shadow.StudyError, match="model 0 .*worker process ended .exit code 9"):
+    with pytest.raises(shadow.StudyError, match=r"model 0 .*worker process ended .exit code 9"):
         study(tmp_path, train, n_models=1).run("processes")
 
 

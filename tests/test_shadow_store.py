@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from shadow_toys import N_SAMPLES, ridge
 
 import noshadow.shadow.store as store_module
 from noshadow import shadow
 from noshadow.errors import InputError, NoshadowWarning
 from noshadow.shadow.engines import import_path
 from noshadow.shadow.store import DamagedFile, Store
+from shadow_toys import N_SAMPLES, ridge
 
 KEY = shadow.ModelKey("shadow", 5)
 
@@ -40,7 +40,8 @@ def one_model(tmp_path_factory):
 
 def same(arrays, others):
     return arrays.keys() == others.keys() and all(
-        arrays[name].dtype == others[name].dtype and np.array_equal(arrays[name], others[name]) for name in arrays
+        arrays[name].dtype == others[name].dtype and np.array_equal(arrays[name], others[name])
+        for name in arrays
     )
 
 
@@ -95,10 +96,10 @@ def test_damaged_and_missing_models_are_trained_again(tmp_path):
     flipped = bytearray(store.path(keys[3]).read_bytes())
     flipped[-1] ^= 64
     store.path(keys[3]).write_bytes(flipped)
-    with pytest.raises(shadow.StoreError, match="3 of 6 models.*models 1, 2, 3"):
+    with pytest.raises(shadow.StoreError, match=r"3 of 6 models.*models 1, 2, 3"):
         shadow.load(tmp_path)
     assert len(shadow.load(tmp_path, partial=True).keys) == 3
-    with pytest.warns(NoshadowWarning, match="(?s)model 2.*model 3"):
+    with pytest.warns(NoshadowWarning, match=r"(?s)model 2.*model 3"):
         again = study(tmp_path).run("serial").outputs
     assert np.array_equal(again, whole)
     assert np.array_equal(shadow.load(tmp_path).outputs, whole)
@@ -167,7 +168,7 @@ def test_a_full_disk_stops_with_a_message_and_loses_nothing(tmp_path, monkeypatc
 
     real_write = store_module.write_bytes
     monkeypatch.setattr(store_module, "write_bytes", write)
-    with pytest.raises(shadow.StoreError, match="000003.*No space left on device.*run again"):
+    with pytest.raises(shadow.StoreError, match=r"000003.*No space left on device.*run again"):
         study(tmp_path).run("serial")
     monkeypatch.undo()
     assert len(shadow.load(tmp_path, partial=True).keys) == 3

@@ -12,10 +12,10 @@ from functools import partial
 
 import numpy as np
 import pytest
-from shadow_toys import N_SAMPLES, noted_ridge, slow_ridge
 
 from noshadow import shadow
 from noshadow.shadow.engines import import_path
+from shadow_toys import N_SAMPLES, noted_ridge, slow_ridge
 
 N_MODELS = 80
 DRIVER = """
@@ -77,7 +77,9 @@ def test_twenty_kills_change_no_bit(tmp_path, undisturbed):
     assert np.array_equal(result.membership, undisturbed.membership)
     assert np.array_equal(result.extra("ballast"), undisturbed.extra("ballast"))
     names = {path.name for path in (tmp_path / "shadow").iterdir()}
-    assert names == {f"{number:06d}.safetensors" for number in range(N_MODELS)}  # no half-written file is left
+    assert names == {
+        f"{number:06d}.safetensors" for number in range(N_MODELS)
+    }  # no half-written file is left
 
 
 def test_two_processes_on_one_store_share_the_work(tmp_path):

@@ -16,7 +16,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -40,7 +39,9 @@ from noshadow.shadow.recipe import ELEMENTWISE_OPTIMIZERS, Loss, Recipe, trainin
 from noshadow.shadow.work import Members, limited_threads
 
 STACK_SIZES = (8, 16, 32, 64)
-SLOW_STEP = 0.05  # seconds: such a step is all arithmetic, and stacking only saves the cost of calls
+SLOW_STEP = 0.02  # seconds: such a step is all arithmetic, and stacking only saves the cost of calls
+LARGEST_STACK = 2**26  # numbers in the parameters of a stack that is tried out
+TRIAL_STEPS = 6
 WORTH_IT = 0.9  # a stack must take less than this share of the time to be preferred
 MASKS_A_DRAW = 2**18  # dropout numbers a model draws in one go
 NUMBERS_A_PASS = 2**22  # inputs of one forward pass over all records
@@ -106,7 +107,7 @@ class TorchTrainer:
         """How many models to train in one stack, at most ``most``; 1 where stacking is impossible or slower.
 
         Without a wish in ``vectorise`` it is tried out: a few steps of one model, and of stacks of 8, 16, 32
-        and 64, on one thread. A model whose single step takes over 50 ms has nothing to gain and is not tried.
+        and 64, on one thread. A model whose single step takes over 20 ms has nothing to gain: not tried.
         """
         if self.vectorise is False or most < 2:
             return 1
@@ -116,12 +117,13 @@ class TorchTrainer:
             return 1
         if not isinstance(self.vectorise, bool | type(None)):
             return min(self.vectorise, most)
-        sizes = [size for size in STACK_SIZES if size <= most] or [most]
+        numbers = sum(parameter.numel() for parameter in self._single_network(0).parameters())
+        sizes = [size for size in STACK_SIZES if size <= most and size * numbers <= LARGEST_STACK]
         with limited_threads(1):
             alone = self._seconds_a_step(1)
             if alone > SLOW_STEP and self.vectorise is None:
                 return 1
-            times = {size: self._seconds_a_step(size) / size for size in sizes}
+            times = {size: self._seconds_a_step(size) / size for size in sizes or [min(2, most)]}
         best = min(times, key=lambda size: times[size])
         return best if self.vectorise or times[best] < WORTH_IT * alone else 1
 
@@ -146,11 +148,13 @@ class TorchTrainer:
         self, network: Network, members: Sequence[Members], seeds: Sequence[int]
     ) -> list[NDArray[Any]]:
         with _own_randomness(seeds[0], self.device):
-            for _ in self._steps(network, members, seeds):
+            for _ in self._steps(network, members, seeds, self.recipe.epochs):
                 pass
             return list(self._outputs(network, len(seeds)).numpy())
 
-    def _steps(self, network: Network, members: Sequence[Members], seeds: Sequence[int]) -> Iterator[None]:
+    def _steps(
+        self, network: Network, members: Sequence[Members], seeds: Sequence[int], epochs: int
+    ) -> Iterator[None]:
         """The training loop of G models, a step at a time."""
         recipe = self.recipe
         optimizer = recipe.build_optimizer(network.parameters())
@@ -163,7 +167,7 @@ class TorchTrainer:
         numbers = sum(int(np.prod(site.shape)) for site in self._sites)
         masks_a_draw = count if numbers * count <= MASKS_A_DRAW else recipe.batch_size
         masks: dict[str, Tensor] = {}
-        for epoch in range(recipe.epochs):
+        for epoch in range(epochs):
             order = torch.stack([torch.randperm(count, generator=generator) for generator in orders])
             shuffled = pool.gather(1, order)
             for step, start in enumerate(starts):
@@ -174,7 +178,7 @@ class TorchTrainer:
                 first = start % masks_a_draw
                 batch_masks = {name: mask[:, first : first + stop - start] for name, mask in masks.items()}
                 x, y = self._batch(shuffled[:, start:stop], orders)
-                factor = recipe.factor((epoch + step / len(starts)) / recipe.epochs)
+                factor = recipe.factor((epoch + step / len(starts)) / epochs)
                 for group, rate in zip(optimizer.param_groups, rates, strict=True):
                     group["lr"] = rate * factor
                 optimizer.zero_grad(set_to_none=True)
@@ -230,13 +234,11 @@ class TorchTrainer:
         members = [np.arange(0, len(self.inputs), 2)] * count  # any half will do
         network: Network = self._single_network(0) if count == 1 else self._stacked_network(seeds)
         with _own_randomness(0, self.device):
-            steps = self._steps(network, members, seeds)
-            for _ in islice(steps, 3):  # warm up
-                pass
+            steps = self._steps(network, members, seeds, epochs=TRIAL_STEPS)  # an epoch has a step or more
             times = []
-            for _ in range(5):
+            for _ in range(TRIAL_STEPS):
                 start = time.perf_counter()
-                next(steps, None)
+                next(steps)
                 times.append(time.perf_counter() - start)
         return min(times)
 

@@ -39,12 +39,10 @@ from noshadow.shadow.recipe import ELEMENTWISE_OPTIMIZERS, Loss, Recipe, trainin
 from noshadow.shadow.work import Members, limited_threads
 
 STACK_SIZES = (8, 16, 32, 64)
-SLOW_STEP = 0.02  # seconds: such a step is all arithmetic, and stacking only saves the cost of calls
+SLOW_STEP = 0.01  # seconds: such a step is all arithmetic, and stacking only saves the cost of calls
 LARGEST_STACK = 2**26  # numbers in the parameters of a stack that is tried out
-TRIAL_STEPS = 6
 WORTH_IT = 0.9  # a stack must take less than this share of the time to be preferred
 MASKS_A_DRAW = 2**18  # dropout numbers a model draws in one go
-NUMBERS_A_PASS = 2**22  # inputs of one forward pass over all records
 
 
 class TorchTrainer:
@@ -107,7 +105,7 @@ class TorchTrainer:
         """How many models to train in one stack, at most ``most``; 1 where stacking is impossible or slower.
 
         Without a wish in ``vectorise`` it is tried out: a few steps of one model, and of stacks of 8, 16, 32
-        and 64, on one thread. A model whose single step takes over 20 ms has nothing to gain: not tried.
+        and 64, on one thread. A model whose single step takes over 10 ms has nothing to gain: not tried.
         """
         if self.vectorise is False or most < 2:
             return 1
@@ -118,12 +116,13 @@ class TorchTrainer:
         if not isinstance(self.vectorise, bool | type(None)):
             return min(self.vectorise, most)
         numbers = sum(parameter.numel() for parameter in self._single_network(0).parameters())
-        sizes = [size for size in STACK_SIZES if size <= most and size * numbers <= LARGEST_STACK]
+        sizes = [size for size in STACK_SIZES if size <= most] or [most]
+        sizes = [size for size in sizes if size * numbers <= LARGEST_STACK] or [2]
         with limited_threads(1):
             alone = self._seconds_a_step(1)
             if alone > SLOW_STEP and self.vectorise is None:
                 return 1
-            times = {size: self._seconds_a_step(size) / size for size in sizes or [min(2, most)]}
+            times = {size: self._seconds_a_step(size) for size in sizes}
         best = min(times, key=lambda size: times[size])
         return best if self.vectorise or times[best] < WORTH_IT * alone else 1
 
@@ -150,7 +149,7 @@ class TorchTrainer:
         with _own_randomness(seeds[0], self.device):
             for _ in self._steps(network, members, seeds, self.recipe.epochs):
                 pass
-            return list(self._outputs(network, len(seeds)).numpy())
+            return list(self._outputs(network).numpy())
 
     def _steps(
         self, network: Network, members: Sequence[Members], seeds: Sequence[int], epochs: int
@@ -193,10 +192,10 @@ class TorchTrainer:
             x = torch.stack([augment(part, generator) for part, generator in zip(x, generators, strict=True)])
         return x, y
 
-    def _outputs(self, network: Network, count: int) -> Tensor:
-        a_row = max(1, self.inputs[0].numel()) * count
-        chunks = torch.split(self.inputs, max(self.recipe.batch_size, NUMBERS_A_PASS // a_row))
-        outputs = torch.cat([network.outputs(chunk).cpu() for chunk in chunks], dim=1)
+    def _outputs(self, network: Network) -> Tensor:
+        # As many records at a time as in a training batch: that is known to fit, in memory and in the cache.
+        batches = torch.split(self.inputs, self.recipe.batch_size)
+        outputs = torch.cat([network.outputs(batch).cpu() for batch in batches], dim=1)
         return outputs if outputs.ndim > 2 else outputs.unsqueeze(-1)
 
     def _new_module(self, seed: int, sites: Sequence[DropoutSite]) -> nn.Module:
@@ -230,17 +229,29 @@ class TorchTrainer:
         return None
 
     def _seconds_a_step(self, count: int) -> float:
+        """Seconds that a training step takes a model of a stack: best of three times 64 such steps.
+
+        Equal work for every size of stack, so that other work on the machine gets in the way of all alike.
+        """
         seeds = list(range(count))
         members = [np.arange(0, len(self.inputs), 2)] * count  # any half will do
         network: Network = self._single_network(0) if count == 1 else self._stacked_network(seeds)
+        block = max(1, STACK_SIZES[-1] // count)
         with _own_randomness(0, self.device):
-            steps = self._steps(network, members, seeds, epochs=TRIAL_STEPS)  # an epoch has a step or more
-            times = []
-            for _ in range(TRIAL_STEPS):
-                start = time.perf_counter()
-                next(steps)
-                times.append(time.perf_counter() - start)
-        return min(times)
+            steps = self._steps(network, members, seeds, epochs=4 + 3 * block)  # an epoch has a step or more
+            next(steps)  # to warm up
+            first = min(_seconds(steps, 1) for _ in range(3))
+            if first > SLOW_STEP * count:  # nothing will come of it, so no more time is spent
+                return first / count
+            return min(_seconds(steps, block) for _ in range(3)) / count
+
+
+def _seconds(steps: Iterator[None], count: int) -> float:
+    """Mean seconds of the next steps."""
+    start = time.perf_counter()
+    for _ in range(count):
+        next(steps)
+    return (time.perf_counter() - start) / count
 
 
 @contextmanager

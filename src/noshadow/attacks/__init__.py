@@ -1,0 +1,24 @@
+"""Membership-inference attacks on arrays: K models by N records in, scores and success rates a record out."""
+
+from noshadow.attacks.epsilon import epsilon_lower_bound
+from noshadow.attacks.lira import lira
+from noshadow.attacks.metrics import RocCurve, auc, roc, tpr_at_fpr
+from noshadow.attacks.result import AttackResult
+from noshadow.attacks.rmia import rmia
+from noshadow.attacks.shokri import shokri
+from noshadow.attacks.signal import signal
+from noshadow.attacks.threshold import threshold
+
+__all__ = [
+    "AttackResult",
+    "RocCurve",
+    "auc",
+    "epsilon_lower_bound",
+    "lira",
+    "rmia",
+    "roc",
+    "shokri",
+    "signal",
+    "threshold",
+    "tpr_at_fpr",
+]

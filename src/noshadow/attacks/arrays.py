@@ -1,0 +1,112 @@
+"""What every attack checks before it computes, and how it walks over the records.
+
+K models by N records is the shape of everything here: ``values[k, i]`` is what model k says about record i and
+``membership[k, i]`` whether it was trained on it. Messages call a record a row, as in the training table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from noshadow.errors import InputError, name_rows
+from noshadow.layer import as_tensor
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+MIN_MODELS = 4
+CHUNK_BYTES = (
+    240_000  # one float64 work array of a chunk: a handful stay in cache, and none is worth a second thread
+)
+
+
+def as_floats(values: Any, name: str) -> Tensor:
+    """A real floating-point tensor of the given precision; integers and booleans become float64."""
+    tensor = as_tensor(values, name)
+    if tensor.is_complex():
+        raise InputError(f"{name}: expected real numbers, got {tensor.dtype}")
+    return tensor if tensor.is_floating_point() else tensor.to(torch.float64)
+
+
+def as_models_by_records(values: Any, name: str, extra: bool = False) -> Tensor:
+    """Finite values of shape (K, N), or (K, N, A) where ``extra`` queries a record are allowed."""
+    tensor = as_floats(values, name)
+    if tensor.ndim != 2 and not (extra and tensor.ndim == 3):
+        shapes = "(K, N) or (K, N, A)" if extra else "(K, N)"
+        raise InputError(f"{name}: expected shape {shapes}, models by records, got {tuple(tensor.shape)}")
+    if 0 in tensor.shape[1:]:
+        raise InputError(f"{name}: there are no records in shape {tuple(tensor.shape)}")
+    require_finite(tensor, name)
+    return tensor
+
+
+def require_finite(values: Tensor, name: str) -> None:
+    """NaN or infinity anywhere names its records (dimension 1) and the first model that shows it."""
+    if all(bool(torch.isfinite(block).all()) for block in torch.split(values.flatten(), CHUNK_BYTES // 8)):
+        return
+    bad = ~torch.isfinite(values.flatten(2) if values.ndim > 2 else values.unsqueeze(2)).all(2)
+    rows = bad.any(0).nonzero().flatten().tolist()
+    model = int(bad[:, rows[0]].nonzero()[0])
+    raise InputError(
+        f"{name}: NaN or infinite in {name_rows(rows)} (counted from 0), first in model {model}; "
+        "leave out the models that diverged or the records they fail on"
+    )
+
+
+def as_membership(membership: Any, n_models: int, n_records: int) -> Tensor:
+    """The 0/1 matrix (K, N) as booleans; every record is in some models and out of some, K ≥ 4."""
+    raw = as_tensor(membership, "membership")
+    if tuple(raw.shape) != (n_models, n_records):
+        raise InputError(
+            f"membership: expected shape ({n_models}, {n_records}), models by records, got {tuple(raw.shape)}"
+        )
+    if raw.dtype != torch.bool and not bool(((raw == 0) | (raw == 1)).all()):
+        raise InputError("membership: expected booleans or 0 and 1")
+    if n_models < MIN_MODELS:
+        raise InputError(
+            f"membership: {n_models} models; an attack needs at least {MIN_MODELS}, better 64 or more"
+        )
+    inside = raw.to(torch.bool)
+    require_members(
+        inside, at_least=1, at_most=n_models - 1, remedy="leave those records out or train more models"
+    )
+    return inside
+
+
+def require_members(inside: Tensor, at_least: int, at_most: int, remedy: str) -> None:
+    """Every record is a member of ``at_least`` … ``at_most`` of the K models."""
+    counts = inside.sum(0)
+    for bad, what in ((counts < at_least, "few"), (counts > at_most, "many")):
+        rows = bad.nonzero().flatten().tolist()
+        if rows:
+            n_models, n_in = inside.shape[0], int(counts[rows[0]])
+            number = {0: "no model", n_models: "all models"}.get(n_in, f"{n_in} of {n_models} models")
+            raise InputError(
+                f"membership: too {what} models have it: member of {number} in {name_rows(rows)} (counted from 0); "
+                f"each record must be a member of at least {at_least} and at most {at_most} models; {remedy}"
+            )
+
+
+def require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """A named option, or an error that lists the names."""
+    if value not in choices:
+        raise InputError(f"{name}: {value!r} is not one of {', '.join(map(repr, choices))}")
+
+
+def column_chunks(n_records: int, values_per_record: int) -> Iterator[slice]:
+    """Slices of records whose float64 work array stays within CHUNK_BYTES."""
+    size = max(1, CHUNK_BYTES // (8 * max(1, values_per_record)))
+    for start in range(0, n_records, size):
+        yield slice(start, min(start + size, n_records))
+
+
+def to_numpy(values: Tensor) -> npt.NDArray[Any]:
+    """A NumPy array on the CPU."""
+    array: npt.NDArray[Any] = values.cpu().numpy()
+    return array

@@ -1,0 +1,257 @@
+"""LiRA, the likelihood-ratio attack (Carlini et al., 2022), leaving each model out in turn.
+
+For target k and record i the references are the other K − 1 models: those with the record ("in") and those
+without ("out"). With a normal law fitted to the signals of each side, the score of target k's signal φ is
+
+    online              log N(φ; μ_in, σ²_in) − log N(φ; μ_out, σ²_out)
+    offline             log P(out-signal ≤ φ) = log Φ((φ − μ_out)/σ_out): one-sided, members are higher
+    offline_two_sided   −log N(φ; μ_out, σ²_out): unlike a non-member, in either direction
+
+All K targets in one pass. A side of n models has mean μ and sum of squares S about it. For a model on that side
+at d = φ − μ, leaving it out gives n − 1 models with
+    φ − mean = d n/(n − 1),        sum of squares = S − d² n/(n − 1),
+and for the models on the other side nothing changes. So each (model, record) pair needs its own side downdated and
+the other side as it is: a dozen vectorised lines, and nothing is fitted K times.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.special import log_ndtr
+
+from noshadow.attacks.arrays import (
+    as_membership,
+    as_models_by_records,
+    column_chunks,
+    require_choice,
+    require_members,
+)
+from noshadow.attacks.moments import Side, centred, sides
+from noshadow.attacks.result import AttackResult, calibrate, conclude
+from noshadow.errors import InputError, NoshadowWarning, name_rows
+
+Variant = Literal["online", "offline", "offline_two_sided"]
+Variance = Literal["per_sample", "fixed", "auto"]
+Center = Literal["mean", "median"]
+Members = Literal["higher", "lower"]
+
+MANY_MODELS = 64  # from here on "auto" trusts a variance per record
+DOMINATED = 1e-4  # a leave-one-out sum of squares below this fraction of the whole is summed anew
+FLOOR = 1e-12  # smallest variance of a side, as a fraction of the spread of both sides' references
+
+
+def lira(
+    signal: Any,
+    membership: Any,
+    variant: Variant = "online",
+    variance: Variance = "per_sample",
+    center: Center = "mean",
+    *,
+    members: Members = "higher",
+    constant: Literal["raise", "tie"] = "raise",
+) -> AttackResult:
+    """Attack each of K models with the rest as references.
+
+    signal      (K, N), or (K, N, A) for A augmented queries a record: their scores are summed, the likelihood
+                of independent queries (correlated ones make it overconfident, not misordered)
+    membership  (K, N) booleans
+    variance    "per_sample": population variance of a record's references on a side (3 models a side or more)
+                "fixed":      one variance a side, pooled over the records: Σᵢ Sᵢ / Σᵢ (nᵢ − 1), each record about
+                              its own mean (2 models a side or more)
+                "auto":       per_sample from 64 models on, fixed below
+    center      "mean" or "median" as μ; the variance is about the mean in both
+    members     whether members' signals are "higher" (logits) or "lower" (losses): for variant="offline" alone
+    constant    records whose signal never varies: "raise", or "tie" to score them on the threshold (0 online)
+
+    Online scores decide at 0; offline ones where the other models' balanced accuracy is best. ``separation`` is d̂′
+    of the signal (averaged over queries) and keeps its sign: positive where members' signals are higher.
+    """
+    require_choice("variant", variant, ("online", "offline", "offline_two_sided"))
+    require_choice("variance", variance, ("per_sample", "fixed", "auto"))
+    require_choice("center", center, ("mean", "median"))
+    require_choice("members", members, ("higher", "lower"))
+    require_choice("constant", constant, ("raise", "tie"))
+    x = as_models_by_records(signal, "signal", extra=True)
+    n_models, n_records = x.shape[:2]
+    inside = as_membership(membership, n_models, n_records).to(x.device)
+    per_sample = variance == "per_sample" or (variance == "auto" and n_models >= MANY_MODELS)
+    _require_references(inside, 2 if per_sample else 1, both=variant == "online")
+    queries = x.unbind(2) if x.ndim == 3 else (x,)
+    still = _constant_records(queries, constant)
+    scores = torch.zeros((n_models, n_records), dtype=torch.float64, device=x.device)
+    for query in queries:
+        pooled = None if per_sample else _pooled_variances(query, inside)
+        for columns in column_chunks(n_records, n_models):
+            part = centred(query, columns)
+            scores[:, columns] += _scores(part, inside[:, columns], variant, center, members, pooled)
+    varies = torch.ones(n_records, dtype=torch.bool, device=x.device).index_fill_(0, still, False)
+    cut = scores.new_zeros(n_models) if variant == "online" else calibrate(scores[:, varies], inside[:, varies])
+    scores[:, still] = cut.unsqueeze(1)
+    statistic = x if x.ndim == 2 else x.to(torch.float64).mean(2)
+    result = conclude(f"lira {variant}", scores, inside, statistic, cut)
+    if variant == "offline":
+        _warn_direction(result, members)
+    return result
+
+
+class Fit(NamedTuple):
+    """One side's normal law as each target sees it: the target's residual from it and its variance, (K, c)."""
+
+    residual: Tensor
+    variance: Tensor
+
+    def nll(self) -> Tensor:
+        """−log density."""
+        return gaussian_nll(self.residual, self.variance)
+
+
+def gaussian_nll(residual: Tensor, variance: Tensor) -> Tensor:
+    """−log N(residual; 0, variance) = ½ (log 2π variance + residual²/variance)."""
+    return (residual.square() / variance + torch.log(variance * (2.0 * math.pi))).mul_(0.5)
+
+
+def _grown(inside: Side, outside: Side, weight: Tensor) -> Tensor:
+    """n/(n − 1) of each pair's own side: what leaving a model out does to its distance from the mean."""
+    of_out, of_in = (side.n / (side.n - 1.0).clamp_min(1.0) for side in (outside, inside))
+    return torch.lerp(of_out, of_in, weight)
+
+
+def leave_one_out_scatter(
+    x: Tensor, weight: Tensor, deviation: Tensor, inside: Side, outside: Side
+) -> Tensor:
+    """Sum of squares about the mean of each model's own side without that model, (K, c).
+
+    Where one model makes up nearly all of its side's S, the difference is rounding error, and the rest is summed
+    anew. Of three or more models at most one can do that, so it is a short pass over the few records concerned.
+    """
+    squares = deviation.square().mul_(_grown(inside, outside, weight))
+    whole = torch.lerp(outside.scatter, inside.scatter, weight)
+    rest = (whole - squares).clamp_min_(0.0)
+    model, record = ((rest < DOMINATED * whole).nonzero()).unbind(1)
+    if len(record):
+        others = weight[:, record] == weight[model, record]
+        others[model, torch.arange(len(record), device=x.device)] = False
+        values = torch.where(others, x[:, record], 0.0)
+        mean = values.sum(0) / others.sum(0).clamp_min(1)
+        rest[model, record] = torch.where(others, values - mean, 0.0).square().sum(0)
+    return rest
+
+
+def medians(x: Tensor, side: Tensor) -> tuple[Tensor, Tensor]:
+    """One side's median (c,), and (K, c) that of the side without each model on it (elsewhere meaningless).
+
+    With a₀ ≤ … ≤ aₙ₋₁ and h = ⌊n/2⌋, leaving out the value v gives
+        n even:  a_h if v ≤ a_{h−1}, else a_{h−1}
+        n odd:   the mean of a_h, a_{h+1} if v < a_h; of a_{h−1}, a_{h+1} if v = a_h; of a_{h−1}, a_h if v > a_h.
+    Among equal values it does not matter which one is left out, so that values decide and ranks are not needed.
+    """
+    n = side.sum(0)
+    ordered = torch.where(side, x, torch.inf).sort(0).values
+    at = torch.stack([n // 2 - 1, n // 2, n // 2 + 1]).clamp(0, x.shape[0] - 1)
+    below, middle, above = ordered.gather(0, at)
+    odd = n % 2 == 1
+    of_odd = (torch.where(x < middle, middle, below) + torch.where(x > middle, middle, above)) / 2.0
+    of_even = torch.where(x <= below, middle, below)
+    return torch.where(odd, middle, (below + middle) / 2.0), torch.where(odd, of_odd, of_even)
+
+
+def _fits(x: Tensor, member: Tensor, center: str, pooled: Tensor | None) -> tuple[Fit, Fit]:
+    """Each pair's own side without the model, and its other side; x, member (K, c); pooled (2, K): out, in."""
+    weight = member.to(torch.float64)
+    inside, outside, deviation = sides(x, weight)
+    if center == "median":
+        (median_in, without_in), (median_out, without_out) = medians(x, member), medians(x, ~member)
+        own_residual = x - torch.where(member, without_in, without_out)
+        other_residual = x - torch.lerp(median_in, median_out, weight)
+    else:
+        own_residual = deviation * _grown(inside, outside, weight)
+        other_residual = x - torch.lerp(inside.mean, outside.mean, weight)
+    if pooled is None:
+        left = torch.lerp(outside.n - 1.0, inside.n - 1.0, weight).clamp_min_(1.0)
+        own_variance = leave_one_out_scatter(x, weight, deviation, inside, outside) / left
+        other_variance = torch.lerp(inside.variance, outside.variance, weight)
+    else:
+        of_out, of_in = pooled.unsqueeze(2)
+        own_variance, other_variance = torch.lerp(of_out, of_in, weight), torch.lerp(of_in, of_out, weight)
+    # the floor is a fraction of the references' spread; where they never vary, a common variance makes a tie
+    spread = (other_residual - own_residual).square_().add_(own_variance).add_(other_variance)
+    floor = spread.mul(FLOOR).add_(spread == 0)
+    return (
+        Fit(own_residual, torch.maximum(own_variance, floor)),
+        Fit(other_residual, torch.maximum(other_variance, floor)),
+    )
+
+
+def _scores(
+    x: Tensor, member: Tensor, variant: str, center: str, members: str, pooled: Tensor | None
+) -> Tensor:
+    """Scores (K, c) of some records."""
+    own, other = _fits(x, member, center, pooled)
+    if variant == "online":
+        in_minus_out = other.nll().sub_(own.nll())  # for members the own side is "in"
+        return in_minus_out.mul_(member.to(torch.float64).mul_(2.0).sub_(1.0))
+    out = Fit(*(torch.where(member, of_other, of_own) for of_own, of_other in zip(own, other, strict=True)))
+    if variant == "offline_two_sided":
+        return out.nll()
+    standard = out.residual / out.variance.sqrt()
+    score: Tensor = log_ndtr(standard if members == "higher" else -standard)
+    return score
+
+
+def _pooled_variances(x: Tensor, inside: Tensor) -> Tensor:
+    """Σᵢ Sᵢ / Σᵢ (nᵢ − 1) over the records without each target, (2, K): of the out-models and of the in-models."""
+    n_models, n_records = x.shape
+    scatter = torch.zeros((2, n_models), dtype=torch.float64, device=x.device)
+    freedom = torch.zeros_like(scatter)
+    for columns in column_chunks(n_records, n_models):
+        part = centred(x, columns)
+        weight = inside[:, columns].to(torch.float64)
+        of_in, of_out, deviation = sides(part, weight)
+        rest = leave_one_out_scatter(part, weight, deviation, of_in, of_out)
+        for side, (rows, on) in enumerate(((of_out, 1.0 - weight), (of_in, weight))):
+            scatter[side] += torch.lerp(rows.scatter, rest, on).sum(1)
+            freedom[side] += (rows.n - 1.0 - on).clamp_min_(0.0).sum(1)
+    return scatter / freedom.clamp_min_(1.0)
+
+
+def _require_references(inside: Tensor, references: int, both: bool) -> None:
+    """``references`` models must remain on the out-side, or on both, when one is left out."""
+    remedy = "train more models" + (
+        "" if references == 1 else ", or use variance='fixed', which needs one less"
+    )
+    fewest_in = references + 1 if both else 1
+    require_members(inside, fewest_in, inside.shape[0] - references - 1, remedy)
+
+
+def _constant_records(queries: tuple[Tensor, ...], constant: str) -> Tensor:
+    """Indices of the records whose signal never varies, if that is allowed."""
+    still = torch.stack([query[0] == query[1] for query in queries]).all(0).nonzero().flatten()
+    for query in queries:
+        still = still[(query[:, still] == query[0, still]).all(0)]
+    if len(still) and (constant == "raise" or len(still) == queries[0].shape[1]):
+        raise InputError(
+            f"signal: constant over all models in {name_rows(still.tolist())} (counted from 0): nothing can be "
+            "inferred there; leave those records out, or pass constant='tie' to count them as undecided"
+        )
+    return still
+
+
+def _warn_direction(result: AttackResult, members: str) -> None:
+    """A one-sided test in the wrong direction gives plausible but wrong scores: say so."""
+    toward = result.separation * (1.0 if members == "higher" else -1.0)
+    mean, error = (
+        float(toward.clip(-10.0, 10.0).mean()),
+        float(toward.clip(-10.0, 10.0).std() / len(toward) ** 0.5),
+    )
+    if len(toward) > 1 and mean < -5.0 * error:
+        other = "lower" if members == "higher" else "higher"
+        warnings.warn(
+            f"members: signals of members are not {members} but {other} on the whole; pass members={other!r}",
+            NoshadowWarning,
+            stacklevel=3,
+        )

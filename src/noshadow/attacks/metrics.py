@@ -1,0 +1,82 @@
+"""How good a membership score is: ROC, AUC, true positives at few false positives, balanced accuracy.
+
+``scores`` and ``membership`` have any one shape; higher means "member". Equal scores are one point of the ROC
+curve: no threshold can part them, and any other treatment would reward the order of the rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from noshadow.attacks.arrays import Floats, as_floats, to_numpy
+from noshadow.errors import InputError
+from noshadow.layer import as_tensor
+
+
+@dataclass(frozen=True, eq=False)
+class RocCurve:
+    """Points of the ROC curve, from (0, 0) to (1, 1), one for each distinct score.
+
+    fpr, tpr    (P,)  fractions of non-members and of members with a score ≥ the threshold
+    thresholds  (P,)  descending, the first is +∞
+    """
+
+    fpr: Floats
+    tpr: Floats
+    thresholds: Floats
+
+    @property
+    def auc(self) -> float:
+        """Area under the curve: P(member > non-member) + ½ P(equal)."""
+        return float(np.sum(np.diff(self.fpr) * (self.tpr[1:] + self.tpr[:-1])) / 2.0)
+
+    def tpr_at_fpr(self, fpr: float) -> float:
+        """Largest true positive rate among the thresholds whose false positive rate is at most ``fpr``."""
+        if not 0.0 <= fpr <= 1.0:
+            raise InputError(f"fpr: expected a rate between 0 and 1, got {fpr!r}")
+        # the rates are ratios of counts: the slack admits 0.01 where 1 of 100 was counted, and no count more
+        last = int(np.searchsorted(self.fpr, fpr * (1.0 + 1e-12), side="right")) - 1
+        return float(self.tpr[last])
+
+
+def roc(scores: Any, membership: Any) -> RocCurve:
+    """The ROC curve of scores against membership, equal scores taken together."""
+    score, inside = _flat(scores, membership)
+    ordered, order = torch.sort(score, descending=True)
+    hits = inside[order].to(torch.int64).cumsum(0)
+    last = torch.cat([(ordered[1:] != ordered[:-1]).nonzero().flatten(), hits.new_tensor([len(hits) - 1])])
+    true_positives = hits[last].to(torch.float64)
+    false_positives = (last + 1).to(torch.float64) - true_positives
+    return RocCurve(
+        fpr=np.r_[0.0, to_numpy(false_positives / false_positives[-1])],
+        tpr=np.r_[0.0, to_numpy(true_positives / true_positives[-1])],
+        thresholds=np.r_[np.inf, to_numpy(ordered[last])],
+    )
+
+
+def auc(scores: Any, membership: Any) -> float:
+    """Area under the ROC curve, ties counted half."""
+    return roc(scores, membership).auc
+
+
+def tpr_at_fpr(scores: Any, membership: Any, fpr: float = 0.01) -> float:
+    """Largest true positive rate at a false positive rate of at most ``fpr``."""
+    return roc(scores, membership).tpr_at_fpr(fpr)
+
+
+def _flat(scores: Any, membership: Any) -> tuple[Tensor, Tensor]:
+    score = as_floats(scores, "scores")
+    inside = as_tensor(membership, "membership").to(score.device)
+    if score.shape != inside.shape:
+        raise InputError(f"membership: shape {tuple(inside.shape)}, but scores has {tuple(score.shape)}")
+    if bool(torch.isnan(score).any()):
+        raise InputError("scores: NaN cannot be ranked")
+    inside = inside.flatten().to(torch.bool)
+    if not 0 < int(inside.sum()) < inside.numel():
+        raise InputError("membership: a ROC curve needs both members and non-members")
+    return score.flatten().to(torch.float64), inside

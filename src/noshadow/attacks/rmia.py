@@ -1,0 +1,195 @@
+"""RMIA, the robust membership-inference attack (Zarifzadeh, Liu and Shokri, 2024), leaving each model out in turn.
+
+A record x is compared with many others z: with the likelihood ratio
+    LR(x, z) = [p(x|θ)/p(x)] / [p(z|θ)/p(z)]
+the score of target θ is the fraction of the population z with LR(x, z) ≥ γ. Here p(·|θ) is the target's
+probability of the true label and p(·) its average over the references, the other K − 1 models:
+    online    p(x) = ½ (mean over in-references + mean over out-references)
+    offline   p(x) = ½ ((1 + a) · mean over out-references + (1 − a)), and the same for z.
+
+LR ≥ γ says that the log-ratio of z plus log γ is at most that of x, so that one sort of the records and one binary
+search a z give all scores of a target: O((N + Z) log N), never N × Z.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from noshadow.attacks.arrays import (
+    as_membership,
+    as_models_by_records,
+    column_chunks,
+    require_choice,
+    require_members,
+    to_numpy,
+)
+from noshadow.attacks.result import AttackResult, conclude
+from noshadow.errors import InputError
+
+CANCELS = 1e-6  # a leave-one-out sum below this fraction of the whole is summed in logarithms instead
+TINY = float(np.finfo(np.float64).tiny)
+
+
+def rmia(
+    signal: Any,
+    membership: Any,
+    population: Any = None,
+    variant: Literal["online", "offline"] = "online",
+    *,
+    gamma: float = 1.0,
+    a: float = 0.3,
+    temperature: float = 1.0,
+    scale: Literal["logit", "log_probability"] = "logit",
+) -> AttackResult:
+    """Attack each of K models with the rest as references.
+
+    signal       (K, N)  of the records: the logit signal φ, or log-probabilities by ``scale``
+    membership   (K, N)  booleans
+    population   (K, Z)  the same of the records z, which no model was trained on; None: the other N − 1 records
+                         of the pool, averaged as x is
+    gamma        γ > 0
+    a            0 ≤ a ≤ 1, offline only: how much higher a probability is on members; 1 says no higher
+    temperature  T > 0: p = σ(φ/T) for "logit" (for softmax heads signals of ``logits / T`` are the exact
+                 temperature), p^(1/T) for "log_probability"
+    scale        "logit": log p = −log(1 + exp(−φ/T)); "log_probability": any log p ≤ 0, for squared error −loss
+                 (a Gaussian likelihood with T = 2σ²)
+
+    Decisions are cut where the other models' balanced accuracy is best; ``separation`` is d̂′ of the log-ratio
+    log p(x|θ) − log p(x).
+    """
+    require_choice("variant", variant, ("online", "offline"))
+    _require_options(gamma, a, temperature)
+    require_choice("scale", scale, ("logit", "log_probability"))
+    x = as_models_by_records(signal, "signal")
+    n_models, n_records = x.shape
+    inside = as_membership(membership, n_models, n_records).to(x.device)
+    online = variant == "online"
+    require_members(inside, 2 if online else 1, n_models - 2, "train more models")
+    logit = scale == "logit"
+    if not logit:
+        _require_log_probability(x, "signal")
+    ratio = _log_ratio(x, inside, online, a, logit, temperature)
+    if population is None:
+        scores = _dominated_in_pool(ratio, math.log(gamma))
+    else:
+        z = as_models_by_records(population, "population").to(x.device)
+        if z.shape[0] != n_models:
+            raise InputError(
+                f"population: {z.shape[0]} models, but signal has {n_models}; they must be the same"
+            )
+        if not logit:
+            _require_log_probability(z, "population")
+        # the population is out of every model: online, its average is over all references as they are
+        nowhere = torch.zeros_like(z, dtype=torch.bool)
+        of_population = _log_ratio(z, nowhere, False, 1.0 if online else a, logit, temperature)
+        scores = _dominated(ratio, of_population, math.log(gamma))
+    return conclude(f"rmia {variant}", scores, inside, ratio)
+
+
+def _log_probability(values: Tensor, logit: bool, temperature: float) -> Tensor:
+    """log σ(φ/T) = min(φ/T, 0) − log(1 + exp(−|φ/T|)), or log p / T."""
+    scaled = values.to(torch.float64).contiguous() / temperature
+    return scaled.clamp_max(0.0) - torch.log1p(torch.exp(-scaled.abs())) if logit else scaled
+
+
+def _log_ratio(x: Tensor, inside: Tensor, online: bool, a: float, logit: bool, temperature: float) -> Tensor:
+    """log p(x|θ_k) − log p(x) with model k left out of the average, (K, N)."""
+    ratio = torch.empty(x.shape, dtype=torch.float64, device=x.device)
+    for columns in column_chunks(x.shape[1], x.shape[0]):
+        log_p = _log_probability(x[:, columns], logit, temperature)
+        ratio[:, columns] = log_p - log_average(log_p, inside[:, columns], online, a)
+    return ratio
+
+
+def log_average(log_p: Tensor, member: Tensor, online: bool, a: float) -> Tensor:
+    """log p(x) from the references of each target, (K, c).
+
+    Probabilities are summed a side in units of the record's largest, and a target's own is taken off its side's
+    sum. Where that leaves next to nothing, as when one probability dwarfs the rest together, the difference is
+    rounding error and the record is summed in logarithms.
+    """
+    weight = member.to(torch.float64)
+    top = log_p.amax(0)
+    p = torch.exp(log_p - top)
+    sum_in = (p * weight).sum(0)
+    sum_out = (p - p * weight).sum(0)
+    own_sum = torch.lerp(sum_out, sum_in, weight)
+    own_rest = own_sum - p
+    n_in = weight.sum(0)
+    n_out = len(p) - n_in
+    own = own_rest / torch.lerp(n_out - 1.0, n_in - 1.0, weight).clamp_min_(1.0)
+    other = torch.lerp(sum_in / n_in.clamp_min(1.0), sum_out / n_out, weight)
+    average = (
+        torch.log(((own + other) / 2.0 if online else torch.lerp(own, other, weight)).clamp_min_(TINY)) + top
+    )
+    lost = ((own_rest < CANCELS * own_sum) | (own_sum < math.sqrt(TINY))).any(0).nonzero().flatten()
+    if len(lost):
+        average[:, lost] = _log_average_in_logs(log_p[:, lost], member[:, lost], online)
+    if online or a == 1.0:
+        return average
+    return torch.log(torch.exp(average) * ((1.0 + a) / 2.0) + (1.0 - a) / 2.0)
+
+
+def _log_average_in_logs(log_p: Tensor, member: Tensor, online: bool) -> Tensor:
+    """log of ½ (mean over in-references + mean over out-references), or of the latter, by logsumexp."""
+
+    def log_mean(side: Tensor) -> Tensor:
+        count = side.sum(0) - side.to(log_p.dtype)
+        return _leave_one_out_logsumexp(torch.where(side, log_p, -torch.inf)) - torch.log(count)
+
+    out = log_mean(~member)
+    return torch.logaddexp(out, log_mean(member)) - math.log(2.0) if online else out
+
+
+def _leave_one_out_logsumexp(values: Tensor) -> Tensor:
+    """logsumexp over all rows but k, for every k: what comes before k and what comes after."""
+    edge = torch.full_like(values[:1], -torch.inf)
+    before = torch.cat([edge, torch.logcumsumexp(values, 0)[:-1]])
+    after = torch.cat([edge, torch.logcumsumexp(values.flip(0), 0)[:-1]]).flip(0)
+    return torch.logaddexp(before, after)
+
+
+def _dominated(ratio: Tensor, population: Tensor, log_gamma: float) -> Tensor:
+    """Fraction of the population's log-ratios that, plus log γ, are at most a record's, model by model, (K, N).
+
+    With a model's records in order, each z is looked up among them: it counts for that record and all above.
+    NumPy sorts, since its vectorised sort is several times faster than torch's on a processor.
+    """
+    x, z = to_numpy(ratio), to_numpy(population) + log_gamma
+    n_records, size = x.shape[1], z.shape[1]
+    scores = np.empty_like(x)
+    for row, values, others in zip(scores, x, z, strict=True):
+        order = np.argsort(values)
+        first = np.searchsorted(values[order], np.sort(others), side="left")
+        row[order] = np.cumsum(np.bincount(first, minlength=n_records + 1))[:-1] / size
+    return torch.from_numpy(scores).to(ratio.device)
+
+
+def _dominated_in_pool(ratio: Tensor, log_gamma: float) -> Tensor:
+    """The same with the other records of the pool as population: a record is not compared with itself."""
+    n_records = ratio.shape[1]
+    if n_records < 2:
+        raise InputError("population: none was given and the pool holds no other record")
+    itself = 1.0 if log_gamma <= 0.0 else 0.0
+    return _dominated(ratio, ratio, log_gamma).mul_(n_records).sub_(itself).div_(n_records - 1)
+
+
+def _require_options(gamma: float, a: float, temperature: float) -> None:
+    if not 0.0 < gamma < math.inf:
+        raise InputError(f"gamma: expected a number > 0, got {gamma!r}")
+    if not 0.0 <= a <= 1.0:
+        raise InputError(f"a: expected a number between 0 and 1, got {a!r}")
+    if not 0.0 < temperature < math.inf:
+        raise InputError(f"temperature: expected a number > 0, got {temperature!r}")
+
+
+def _require_log_probability(values: Tensor, name: str) -> None:
+    if float(values.max()) > 0.0:
+        raise InputError(
+            f"{name}: log-probabilities are at most 0, got {float(values.max()):g}; or use scale='logit'"
+        )

@@ -1,0 +1,123 @@
+"""From the outputs of K models to one number a model and record: what the attacks look at."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from noshadow.attacks.arrays import Floats, as_floats, column_chunks, require_choice, require_finite, to_numpy
+from noshadow.errors import InputError, NoshadowWarning, name_rows
+from noshadow.heads import Head, get_head
+from noshadow.layer import as_tensor
+
+VARIANTS = {
+    "softmax": ("logit",),
+    "logistic": ("logit",),
+    "squared": ("loss", "log_loss", "signed_residual"),
+}
+
+
+def signal(outputs: Any, targets: Any, head: str, variant: str | None = None) -> Floats:
+    """The attack signal φ (K, N), or (K, N, A) for A augmented queries a record.
+
+    outputs   (K, N, m) or (K, N, A, m): logits or predictions; (K, N) where there is one (logistic, squared)
+    targets   (N,) classes; (N,) or (N, q) values for squared error
+    head      "softmax":  φ = z_y − logsumexp of the other logits, never through probabilities
+              "logistic": φ = z for class 1, −z for class 0
+              "squared":  by ``variant``, "loss" ‖y − ŷ‖² (the default), "log_loss" its logarithm,
+                          "signed_residual" y − ŷ (one output only)
+
+    Logit signals are higher on members, losses lower. A signed residual has no common direction: use it with
+    LiRA online, which learns the direction of every record.
+    """
+    z, y, kind = check_outputs(outputs, targets, head)
+    choice = VARIANTS[kind.name][0] if variant is None else variant
+    require_choice("variant", choice, VARIANTS[kind.name])
+    if choice == "signed_residual" and z.shape[-1] != 1:
+        raise InputError(f"variant: 'signed_residual' needs one output a record, got {z.shape[-1]}")
+    phi = torch.empty(z.shape[:-1], dtype=torch.float64, device=z.device)
+    for columns in column_chunks(z.shape[1], z[:, 0].numel()):
+        part, truth = outputs_and_targets(z, y, kind, columns)
+        phi[:, columns] = _variant(kind, part, truth, choice)
+    return to_numpy(phi)
+
+
+def _variant(kind: Head, z: Tensor, y: Tensor, variant: str) -> Tensor:
+    if variant == "signed_residual":
+        return (y - z).squeeze(-1)
+    phi = kind.signal(z, y)
+    # a residual of exactly zero has the smallest loss that has a logarithm
+    return phi.clamp_min(torch.finfo(phi.dtype).tiny).log() if variant == "log_loss" else phi
+
+
+def outputs_and_targets(z: Tensor, y: Tensor, kind: Head, columns: slice) -> tuple[Tensor, Tensor]:
+    """Outputs of some records in float64, (K, c, …, m), and their targets spread over models and queries."""
+    part = z[:, columns].to(torch.float64)
+    truth = y[columns]
+    queries = part.ndim - 3
+    if kind.classifies:
+        return part, truth.reshape(1, -1, *[1] * queries).expand(part.shape[:-1])
+    return part, truth.reshape(1, truth.shape[0], *[1] * queries, truth.shape[1])
+
+
+def check_outputs(outputs: Any, targets: Any, head: str) -> tuple[Tensor, Tensor, Head]:
+    """Outputs (K, N, …, m), targets (N,) classes or (N, q) values, and the head, all fitting each other."""
+    kind = get_head(head)
+    z = as_floats(outputs, "outputs")
+    if z.ndim == 2 and kind.name != "softmax":
+        z = z.unsqueeze(-1)
+    if z.ndim not in (3, 4) or 0 in z.shape:
+        raise InputError(
+            f"outputs: expected shape (K, N, m) or (K, N, A, m), models by records by outputs, got {tuple(z.shape)}"
+        )
+    m = z.shape[-1]
+    if kind.name == "logistic" and m != 1:
+        raise InputError(
+            f"outputs: a logistic head has one logit, got {m}; use head='softmax' for class logits, "
+            "and shape (K, N, A, 1) for several queries a record"
+        )
+    if kind.name == "softmax" and m < 2:
+        raise InputError("outputs: a softmax head has two logits or more, got 1; use head='logistic'")
+    require_finite(z, "outputs")
+    y = _classes(targets, z, kind) if kind.classifies else _values(targets, z)
+    if kind.name == "softmax" and bool((z[0] >= 0).all()) and bool(((z[0].sum(-1) - 1).abs() < 5e-3).all()):
+        warnings.warn(
+            "outputs: these look like probabilities (rows sum to 1); pass the logits, from before the softmax: "
+            "probabilities saturate and tie where the attack needs to tell records apart",
+            NoshadowWarning,
+            stacklevel=3,
+        )
+    return z, y.to(z.device), kind
+
+
+def _classes(targets: Any, z: Tensor, kind: Head) -> Tensor:
+    y = as_tensor(targets, "targets")
+    if y.ndim != 1 or y.shape[0] != z.shape[1]:
+        raise InputError(f"targets: expected classes of shape ({z.shape[1]},), got {tuple(y.shape)}")
+    n_classes = 2 if kind.name == "logistic" else z.shape[-1]
+    values = y.to(torch.float64)
+    rows = (~((values >= 0) & (values < n_classes) & (values == values.floor()))).nonzero().flatten().tolist()
+    if rows:
+        raise InputError(
+            f"targets: expected classes 0 … {n_classes - 1}, got {values[rows[0]]:g} in {name_rows(rows)} "
+            "(counted from 0)"
+        )
+    return y.to(torch.int64)
+
+
+def _values(targets: Any, z: Tensor) -> Tensor:
+    y = as_floats(targets, "targets").to(torch.float64)
+    y = y.unsqueeze(1) if y.ndim == 1 else y
+    if tuple(y.shape) != (z.shape[1], z.shape[-1]):
+        raise InputError(
+            f"targets: expected values of shape ({z.shape[1]}, {z.shape[-1]}), a record's outputs, got {tuple(y.shape)}"
+        )
+    rows = (~torch.isfinite(y)).any(1).nonzero().flatten().tolist()
+    if rows:
+        raise InputError(
+            f"targets: NaN or infinite in {name_rows(rows)} (counted from 0); drop those records"
+        )
+    return y

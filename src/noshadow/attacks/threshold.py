@@ -1,0 +1,87 @@
+"""Attacks that cut one statistic of the target's output: the baselines.
+
+A member is recognised by a low loss (Yeom et al., 2018), by a loss low for its class (Song and Mittal, 2021), by
+a confident prediction, or by a small gradient. The score is minus the statistic.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from noshadow.attacks.arrays import as_floats, as_membership, column_chunks, require_choice
+from noshadow.attacks.result import AttackResult, calibrate, conclude
+from noshadow.attacks.signal import check_outputs, outputs_and_targets
+from noshadow.errors import InputError
+from noshadow.heads import Head
+
+Statistic = Literal["loss", "class_loss", "entropy", "gradient_norm", "output_gradient_norm"]
+
+
+def threshold(
+    outputs: Any,
+    membership: Any,
+    targets: Any,
+    head: str,
+    statistic: Statistic = "loss",
+    *,
+    feature_norms: Any = None,
+) -> AttackResult:
+    """Attack each of K models by a threshold learnt from the rest.
+
+    outputs        (K, N, m), or (K, N) where there is one output
+    membership     (K, N) booleans
+    targets        (N,) classes, (N,) or (N, q) values
+    statistic      "loss"                  one threshold for all records
+                   "class_loss"            one a class: the score is the class's threshold minus the loss
+                   "entropy"               −Σ p log p of the prediction; classes only
+                   "gradient_norm"         ‖∂loss/∂θ‖ of the last layer, ‖g‖·‖x̃‖: needs ``feature_norms``
+                   "output_gradient_norm"  ‖g‖, g = ∂loss/∂z
+    feature_norms  (K, N) or (N,)  ‖x̃‖, the norm of the last layer's input, the constant 1 of a bias included
+
+    Thresholds are those with the best balanced accuracy over the other K − 1 models. ``separation`` is d̂′ of the
+    score before any threshold.
+    """
+    require_choice("statistic", statistic, Statistic.__args__)  # type: ignore[attr-defined]
+    z, y, kind = check_outputs(outputs, targets, head)
+    if z.ndim == 4:
+        raise InputError(f"outputs: expected shape (K, N, m), one query a record, got {tuple(z.shape)}")
+    if statistic in ("class_loss", "entropy") and not kind.classifies:
+        raise InputError(f"statistic: {statistic!r} needs classes; a squared-error head has none")
+    if (statistic == "gradient_norm") != (feature_norms is not None):
+        raise InputError("feature_norms: needed for statistic='gradient_norm' and for no other")
+    n_models, n_records = z.shape[:2]
+    inside = as_membership(membership, n_models, n_records).to(z.device)
+    score = torch.empty((n_models, n_records), dtype=torch.float64, device=z.device)
+    for columns in column_chunks(n_records, z[:, 0].numel()):
+        score[:, columns] = -_statistic(kind, *outputs_and_targets(z, y, kind, columns), statistic)
+    if feature_norms is not None:
+        score *= _feature_norms(feature_norms, n_models, n_records).to(z.device)
+    if statistic != "class_loss":
+        return conclude(f"threshold {statistic}", score, inside, score)
+    shifted = score.clone()
+    for label in torch.unique(y):
+        records = (y == label).nonzero().flatten()
+        shifted[:, records] -= calibrate(score[:, records], inside[:, records]).unsqueeze(1)
+    return conclude(f"threshold {statistic}", shifted, inside, score, score.new_zeros(n_models))
+
+
+def _statistic(kind: Head, z: Tensor, y: Tensor, statistic: str) -> Tensor:
+    if statistic == "entropy":
+        return kind.entropy(z)
+    if statistic.endswith("gradient_norm"):
+        return kind.gradient(z, y).square().sum(-1).sqrt()
+    return kind.loss(z, y)
+
+
+def _feature_norms(values: Any, n_models: int, n_records: int) -> Tensor:
+    norms = as_floats(values, "feature_norms").to(torch.float64)
+    if tuple(norms.shape) not in ((n_models, n_records), (n_records,)):
+        raise InputError(
+            f"feature_norms: expected shape ({n_models}, {n_records}) or ({n_records},), got {tuple(norms.shape)}"
+        )
+    if not bool((torch.isfinite(norms) & (norms >= 0)).all()):
+        raise InputError("feature_norms: norms are finite and at least 0")
+    return norms

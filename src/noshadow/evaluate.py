@@ -1,0 +1,283 @@
+"""How well a score finds the records that an attack exposes, and how well anything could.
+
+A ``score`` ranks records by predicted risk, ``truth`` is what an attack measured (its success rate a record).
+Rankings are over the members of a target model: pass arrays of its members, or use ``over_targets``.
+
+Ties. A success rate from K models takes few values, so that many records tie. ``tiebreak`` (the parametric
+separation, ``AttackResult.tiebreak``) orders records of equal truth. What is still equal, in truth or in score, is
+averaged over all its orders in closed form: no result depends on the order of the rows or on a seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from noshadow.errors import InputError, name_rows
+
+Floats = npt.NDArray[np.float64]
+Metric = Callable[..., float]
+
+
+class Measured(Protocol):
+    """What ``ceiling`` needs of an attack's result."""
+
+    @property
+    def success_rate(self) -> Floats: ...
+    @property
+    def tiebreak(self) -> Floats: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Summary:
+    """A metric over targets (or splits): its values, their mean and sample standard deviation (NaN for one)."""
+
+    values: Floats
+
+    @property
+    def mean(self) -> float:
+        return float(self.values.mean())
+
+    @property
+    def std(self) -> float:
+        return float(self.values.std(ddof=1)) if len(self.values) > 1 else float("nan")
+
+    def __str__(self) -> str:
+        return f"{self.mean:.4f} ± {self.std:.4f}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """metric(first) − metric(second) with a bootstrap interval; p_value is two-sided for "no difference"."""
+
+    difference: float
+    low: float
+    high: float
+    p_value: float
+
+
+def recall(score: Any, truth: Any, top: float = 0.01, keep: float = 0.05, tiebreak: Any = None) -> float:
+    """Fraction of the ``top`` share of records by truth that lies in the ``keep`` share by score; (n,) each.
+
+    Shares are rounded down to whole records, at least one: 1 % of 307 records is 3.
+    """
+    values, target = _pair(score, truth, tiebreak)
+    wanted = _top(target, _size(top, len(target), "top"))
+    kept = _top(values, _size(keep, len(values), "keep"))
+    return float(wanted @ kept / wanted.sum())
+
+
+def precision_at_k(score: Any, truth: Any, k: int | float, top: float = 0.01, tiebreak: Any = None) -> float:
+    """Fraction of the k records with the highest score that lie in the ``top`` share by truth; k: number or share."""
+    values, target = _pair(score, truth, tiebreak)
+    n = len(values)
+    if isinstance(k, (int, np.integer)) and not 1 <= k <= n:
+        raise InputError(f"k: expected 1 … {n}, the number of records, got {k}")
+    first = _top(values, int(k) if isinstance(k, (int, np.integer)) else _size(k, n, "k"))
+    return float(first @ _top(target, _size(top, n, "top")) / first.sum())
+
+
+def spearman(score: Any, truth: Any, tiebreak: Any = None) -> float:
+    """Spearman's rank correlation, equal values sharing their mean rank."""
+    values, target = _pair(score, truth, tiebreak)
+    a, b = (stats.rankdata(v) - (len(v) + 1) / 2.0 for v in (values, target))
+    norm = float(np.sqrt((a @ a) * (b @ b)))
+    if norm == 0.0:
+        raise InputError(f"{'score' if not a.any() else 'truth'}: constant, so that no rank correlation is defined")
+    return float(a @ b / norm)
+
+
+def ndcg(score: Any, truth: Any, k: int | None = None, baseline: float = 0.0) -> float:
+    """Σ_{r ≤ k} gain of the r-th record by score / log₂(1 + r), over its largest possible value.
+
+    gain = max(truth − baseline, 0): with success rates ``baseline=0.5`` counts what is above guessing. Records of
+    equal score share their mean gain.
+    """
+    values, target = _pair(score, truth, None)
+    gain = np.maximum(target - baseline, 0.0)
+    n = len(gain)
+    depth = n if k is None else k
+    if not 1 <= depth <= n:
+        raise InputError(f"k: expected 1 … {n}, the number of records, got {k}")
+    if not gain.any():
+        raise InputError(f"truth: nothing is above the baseline {baseline:g}, so that no gain can be discounted")
+    discount = np.where(np.arange(n) < depth, 1.0 / np.log2(np.arange(n) + 2.0), 0.0)
+    order = np.argsort(-values, kind="stable")
+    _, group, size = np.unique(-values[order], return_inverse=True, return_counts=True)
+    shared = (np.bincount(group, gain[order]) / size)[group]
+    return float(shared @ discount / (np.sort(gain)[::-1] @ discount))
+
+
+def ordering(value: Any, tiebreak: Any = None) -> Floats:
+    """One number a record, (n,), that orders them by value and equal values by tiebreak; equal in both stays equal."""
+    first = _vector(value, "value")
+    if tiebreak is None:
+        return first
+    second = _vector(tiebreak, "tiebreak", infinite=True)
+    if first.shape != second.shape:
+        raise InputError(f"tiebreak: {len(second)} records, but there are {len(first)}")
+    order = np.lexsort((second, first))
+    a, b = first[order], second[order]
+    rank = np.empty(len(order))
+    rank[order] = np.r_[0.0, np.cumsum((a[1:] != a[:-1]) | (b[1:] != b[:-1]))]
+    return rank
+
+
+def over_targets(
+    metric: Metric, scores: Any, truth: Any, members: Any, *, tiebreak: Any = None, **options: Any
+) -> Summary:
+    """``metric`` over the members of each target: scores (T, N), truth (N,) or (T, N), members (T, N) booleans."""
+    score, inside, target = _targets(scores, members, truth)
+    values = []
+    for row, mask, aim in zip(score, inside, target, strict=True):
+        extra = {} if tiebreak is None else {"tiebreak": np.asarray(tiebreak)[mask]}
+        values.append(metric(row[mask], aim[mask], **extra, **options))
+    return Summary(np.array(values))
+
+
+def ceiling(
+    attack: Callable[[npt.NDArray[np.intp]], Measured],
+    n_models: int,
+    metric: Metric = recall,
+    *,
+    members: Any = None,
+    splits: int = 10,
+    seed: int = 0,
+    **options: Any,
+) -> Summary:
+    """The noise ceiling: what the attack scores as a predictor of itself, from disjoint halves of the models.
+
+    attack    called with the indices of half the models, runs on them alone and returns its result:
+              ``lambda models: attacks.lira(signal[models], membership[models])``
+    members   (T, N) booleans: averaged over the members of each target; None: over all records
+    splits    random halvings; each half predicts the other, and the two are averaged
+
+    Both halves are noisy and hold half the models. A predictor without noise, or a truth from all the models, can
+    do better than this; a predictor that reaches it is as good as running the attack again.
+    """
+    if n_models < 8:
+        raise InputError(f"n_models: {n_models}; two halves of at least 4 models are needed")
+    if splits < 1:
+        raise InputError(f"splits: expected 1 or more, got {splits}")
+    rng = np.random.default_rng(seed)
+    values = []
+    for _ in range(splits):
+        models = rng.permutation(n_models)
+        halves = [attack(np.sort(half)) for half in (models[: n_models // 2], models[n_models // 2 :])]
+        first, second = (ordering(half.success_rate, half.tiebreak) for half in halves)
+        masks = np.ones((1, len(first)), dtype=bool) if members is None else np.asarray(members, dtype=bool)
+        both = [metric(a[mask], b[mask], **options) for mask in masks for a, b in ((first, second), (second, first))]
+        values.append(np.mean(both))
+    return Summary(np.array(values))
+
+
+def paired_bootstrap(
+    metric: Metric,
+    first: Any,
+    second: Any,
+    truth: Any,
+    members: Any = None,
+    *,
+    unit: Literal["records", "targets"] = "records",
+    tiebreak: Any = None,
+    draws: int = 1000,
+    confidence: float = 0.95,
+    seed: int = 0,
+    **options: Any,
+) -> Comparison:
+    """Whether two scores differ: metric(first) − metric(second), both on the same resamples.
+
+    first, second  (n,) of one target, or (T, N) with ``members`` (T, N), the mean over targets being compared
+    unit           "records": resample records, the same for both scores and all targets
+                   "targets": resample targets, whose metrics are computed once
+    """
+    if unit not in ("records", "targets"):
+        raise InputError(f"unit: {unit!r} is not one of 'records', 'targets'")
+    if draws < 1 or not 0.0 < confidence < 1.0:
+        raise InputError(f"draws, confidence: expected 1 or more and a probability, got {draws!r}, {confidence!r}")
+    a = np.atleast_2d(np.asarray(first, dtype=np.float64))
+    mask = np.ones(a.shape, dtype=bool) if members is None else members
+    a, inside, target = _targets(a, mask, truth)
+    b, _, _ = _targets(np.atleast_2d(np.asarray(second, dtype=np.float64)), mask, truth)
+    if a.shape != b.shape:
+        raise InputError(f"second: shape {b.shape}, but first has {a.shape}")
+    extra = None if tiebreak is None else np.asarray(tiebreak, dtype=np.float64)
+
+    def differences(rows: npt.NDArray[np.intp]) -> Floats:
+        found = []
+        for x, y, keep, aim in zip(a, b, inside, target, strict=True):
+            chosen = rows[keep[rows]]
+            more = {} if extra is None else {"tiebreak": extra[chosen]}
+            values = [metric(score[chosen], aim[chosen], **more, **options) for score in (x, y)]
+            found.append(values[0] - values[1])
+        return np.array(found)
+
+    n_targets, n = a.shape
+    observed = differences(np.arange(n))
+    if unit == "targets" and n_targets < 2:
+        raise InputError("unit: 'targets' needs two targets or more; use unit='records'")
+    rng = np.random.default_rng(seed)
+    if unit == "targets":
+        drawn = observed[rng.integers(0, n_targets, (draws, n_targets))].mean(1)
+    else:
+        drawn = np.array([differences(rng.choice(n, n)).mean() for _ in range(draws)])
+    low, high = np.quantile(drawn, [(1.0 - confidence) / 2.0, (1.0 + confidence) / 2.0])
+    tail = min((drawn <= 0).sum(), (drawn >= 0).sum())
+    p_value = min(1.0, 2.0 * (tail + 1) / (draws + 1))
+    return Comparison(float(observed.mean()), float(low), float(high), float(p_value))
+
+
+def _size(share: float, n: int, name: str) -> int:
+    if not 0.0 < share <= 1.0:
+        raise InputError(f"{name}: expected a share of the records between 0 and 1, got {share!r}")
+    return max(1, int(share * n * (1.0 + 1e-12)))
+
+
+def _top(values: Floats, size: int) -> Floats:
+    """P(record is among the ``size`` highest) when equal values are ordered by chance, (n,); sums to ``size``."""
+    edge = np.partition(values, len(values) - size)[len(values) - size]
+    above = values > edge
+    level = values == edge
+    share: Floats = above + level * ((size - above.sum()) / level.sum())
+    return share
+
+
+def _pair(score: Any, truth: Any, tiebreak: Any) -> tuple[Floats, Floats]:
+    values, target = _vector(score, "score"), _vector(truth, "truth")
+    if values.shape != target.shape:
+        raise InputError(f"score: {len(values)} records, but truth has {len(target)}; they must be the same records")
+    return values, ordering(target, tiebreak)
+
+
+def _vector(values: Any, name: str, infinite: bool = False) -> Floats:
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}: expected numbers, got {type(values).__name__} ({error})") from None
+    if array.ndim != 1 or not len(array):
+        raise InputError(f"{name}: expected shape (n,) with a record or more, got {array.shape}")
+    bad = np.flatnonzero(np.isnan(array) if infinite else ~np.isfinite(array))
+    if len(bad):
+        raise InputError(f"{name}: cannot rank NaN or infinite values, in {name_rows(bad.tolist())} (counted from 0)")
+    return array
+
+
+def _targets(scores: Any, members: Any, truth: Any) -> tuple[Floats, npt.NDArray[np.bool_], Floats]:
+    score, inside = np.asarray(scores, dtype=np.float64), np.asarray(members)
+    aim = np.asarray(truth, dtype=np.float64)
+    if score.ndim != 2 or inside.shape != score.shape:
+        raise InputError(
+            f"scores: expected shape (T, N), targets by records, that of members, got {score.shape}, {inside.shape}"
+        )
+    if aim.shape not in (score.shape, score.shape[1:]):
+        raise InputError(f"truth: expected shape {score.shape[1:]} or {score.shape}, got {aim.shape}")
+    inside = inside.astype(bool)
+    empty = np.flatnonzero(~inside.any(1))
+    if len(empty):
+        raise InputError(f"members: target {empty[0]} has none")
+    return score, inside, np.broadcast_to(aim, score.shape)

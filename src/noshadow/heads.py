@@ -6,7 +6,8 @@ Each head knows, for outputs ``z`` of shape (..., m) and targets ``y``:
 * ``gradient(z, y)`` (..., m), g = ∂loss/∂z;
 * ``curvature(z)`` (..., m, m), W = ∂²loss/∂z²;
 * ``signal(z, y)`` (...), φ, the statistic that a membership attack looks at;
-* ``signal_gradient(z, y)`` (..., m), ∂φ/∂z.
+* ``signal_gradient(z, y)`` (..., m), ∂φ/∂z;
+* ``loss_change(z, y, d)`` (...), loss(z + d) − loss(z) without the cancellation of that difference.
 
 Any leading dimensions are allowed, so that (models, records, m) works as (records, m) does.
 
@@ -44,6 +45,7 @@ class Head(Protocol):
     def curvature(self, z: Tensor) -> Tensor: ...
     def signal(self, z: Tensor, y: Tensor) -> Tensor: ...
     def signal_gradient(self, z: Tensor, y: Tensor) -> Tensor: ...
+    def loss_change(self, z: Tensor, y: Tensor, d: Tensor) -> Tensor: ...
     def entropy(self, z: Tensor) -> Tensor: ...
     def width(self, m: int) -> int: ...
     def reduce(self, v: Tensor) -> Tensor: ...
@@ -90,6 +92,9 @@ class SquaredError(_OneCurvature):
     def signal_gradient(self, z: Tensor, y: Tensor) -> Tensor:
         return self.gradient(z, y)
 
+    def loss_change(self, z: Tensor, y: Tensor, d: Tensor) -> Tensor:
+        return (d * (self.gradient(z, y) + d)).sum(-1)
+
     def entropy(self, z: Tensor) -> Tensor:
         raise InputError("scores: 'entropy' needs class probabilities; a squared-error head has none")
 
@@ -125,6 +130,11 @@ class Logistic(_OneCurvature):
 
     def signal_gradient(self, z: Tensor, y: Tensor) -> Tensor:
         return self._sign(y, z).unsqueeze(-1).expand_as(z)
+
+    def loss_change(self, z: Tensor, y: Tensor, d: Tensor) -> Tensor:
+        s = self._sign(y, z).unsqueeze(-1)
+        small = torch.log1p((torch.sigmoid(-s * z) * torch.expm1(-s * d)).sum(-1))
+        return torch.where(_is_small(d), small, self.loss(z + d, y) - self.loss(z, y))
 
     def entropy(self, z: Tensor) -> Tensor:
         return (torch.sigmoid(z) * _softplus(-z) + torch.sigmoid(-z) * _softplus(z)).squeeze(-1)
@@ -178,6 +188,12 @@ class Softmax:
         others = torch.softmax(self._margins(z, y), -1)
         return -others.scatter_(-1, y.unsqueeze(-1), -1.0)
 
+    def loss_change(self, z: Tensor, y: Tensor, d: Tensor) -> Tensor:
+        # Σₖ pₖ exp(dₖ − d_y) = 1 + Σₖ pₖ (exp(dₖ − d_y) − 1), where the term of the true class is zero
+        relative = torch.expm1(d - d.gather(-1, y.unsqueeze(-1)))
+        small = torch.log1p((torch.softmax(z, -1) * relative).sum(-1))
+        return torch.where(_is_small(d), small, self.loss(z + d, y) - self.loss(z, y))
+
     def entropy(self, z: Tensor) -> Tensor:
         d, top = self._top_deficit(z)
         log_p = torch.log_softmax(z, -1)
@@ -209,6 +225,11 @@ class Softmax:
 def _softplus(u: Tensor) -> Tensor:
     """log(1 + exp(u)) to full relative accuracy at both ends (torch's softplus switches to u at 20)."""
     return torch.logaddexp(u, torch.zeros((), dtype=u.dtype, device=u.device))
+
+
+def _is_small(d: Tensor) -> Tensor:
+    """Shifts for which exp(d) is harmless."""
+    return d.abs().amax(-1) < 30.0
 
 
 def _deficit(p: Tensor, index: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ of (k(k+1)/2 × n) by (n × r(r+1)/2): a quarter of the operations, in a single 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -19,14 +20,31 @@ def packed_size(r: int) -> int:
 
 def packed_outer(columns: Tensor) -> Tensor:
     """Upper triangles of v vᵀ for every column v: (k, c) → (k(k+1)/2, c)."""
+    out = columns.new_empty((packed_size(columns.shape[0]), columns.shape[1]))
+    _outer_rows(columns, range(columns.shape[0]), out)
+    return out
+
+
+def packed_outer_tiles(columns: Tensor, rows: int) -> Iterator[tuple[slice, Tensor]]:
+    """The same, in tiles of about ``rows`` packed entries that share one buffer: (place in the order, tile)."""
     k, count = columns.shape
-    out = columns.new_empty((packed_size(k), count))
-    start = 0
+    buffer = columns.new_empty((rows + k, count))
+    start = first = size = 0
     for j in range(k):
-        stop = start + k - j
+        size += k - j
+        if size >= rows or j == k - 1:
+            tile = buffer[:size]
+            _outer_rows(columns, range(first, j + 1), tile)
+            yield slice(start, start + size), tile
+            start, first, size = start + size, j + 1, 0
+
+
+def _outer_rows(columns: Tensor, rows: range, out: Tensor) -> None:
+    start = 0
+    for j in rows:
+        stop = start + columns.shape[0] - j
         torch.mul(columns[j:], columns[j], out=out[start:stop])
         start = stop
-    return out
 
 
 @functools.lru_cache(maxsize=16)

@@ -1,0 +1,203 @@
+"""audit(): front door → LastLayer → scores → Audit."""
+
+from __future__ import annotations
+
+import io
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from noshadow._version import __version__
+from noshadow.curvature.dense import DEFAULT_MEMORY
+from noshadow.errors import InputError, NoshadowWarning
+from noshadow.extract import extract
+from noshadow.files import atomic_path, write_text
+from noshadow.layer import LastLayer
+from noshadow.scores import Diagnostics, concerns, score_with_diagnostics
+
+_PREFERENCE = ("leave_one_out", "newton", "influence", "loss")
+METADATA_KEY = "noshadow"
+"""Where the metadata lie in the schema of a parquet file, as JSON."""
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """Every training record with its scores, and what is known of the model.
+
+    table     a row a record: ``id``, ``target``, a column for each score, ``flagged`` (leverage 1: fully exposed)
+    metadata  version, date, model, head, sizes, ridge, rank, stationarity, …
+    notes     what to know before trusting the numbers, a sentence each
+    """
+
+    table: pd.DataFrame
+    metadata: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ranking(self) -> str:
+        """The column that ``top`` ranks by."""
+        return str(self.metadata["ranked_by"])
+
+    def top(self, share: float | int = 0.01) -> pd.DataFrame:
+        """The most exposed records, most exposed first: a share (0.01: one in a hundred, at least one) or a count."""
+        n = len(self.table)
+        if isinstance(share, (bool, np.bool_)) or not 0 < share <= max(n, 1):
+            raise InputError(f"top: expected a share between 0 and 1 or a number of records, got {share!r}")
+        count = int(share) if isinstance(share, (int, np.integer)) else max(1, round(share * n)) if share <= 1 else 0
+        if count == 0:
+            raise InputError(f"top: {share!r} is neither a share (at most 1.0) nor a whole number of records")
+        order = self.table.sort_values(["flagged", self.ranking], ascending=False, kind="stable")
+        return cast(pd.DataFrame, order.head(count))
+
+    def save(self, path: str | Path) -> Path:
+        """Write the table: .parquet with the metadata in its schema, or .csv with them beside it in .csv.json."""
+        target = Path(path)
+        if not target.parent.is_dir():
+            raise InputError(f"path: the folder {str(target.parent)!r} does not exist")
+        metadata = json.dumps({**self.metadata, "notes": list(self.notes)}, indent=2)
+        if target.suffix == ".parquet":
+            arrow = pa.Table.from_pandas(self.table, preserve_index=False)
+            arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), METADATA_KEY.encode(): metadata})
+            with atomic_path(target) as temporary:
+                pq.write_table(arrow, temporary)
+        elif target.suffix == ".csv":
+            with atomic_path(target) as temporary:
+                self.table.to_csv(temporary, index=False)
+            write_text(target.with_name(target.name + ".json"), metadata + "\n")
+        else:
+            raise InputError(f"path: {str(path)!r} must end in .parquet or .csv")
+        return target
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.summary()
+
+    def summary(self, count: int = 10) -> Group:
+        """The most exposed records as a rich table, with the notes below it."""
+        facts = self.metadata
+        title = (
+            f"{facts['records']:,} records, {facts['head']} head, "
+            f"{facts['features']:,} features × {facts['outputs']:,} outputs"
+        )
+        rows = Table(title=f"{title}\nthe most exposed, by {self.ranking}", title_justify="left", padding=(0, 0))
+        shown = self.top(min(count, len(self.table)))
+        columns: list[str] = []
+        for column in shown.columns:
+            if column != "flagged" or bool(shown["flagged"].any()):
+                columns.append(str(column))
+                rows.add_column(Text(str(column).replace("_", "\n", 1)), justify="right", overflow="fold")
+        for record in shown.to_dict("records"):
+            rows.add_row(*(Text(_cell(record[column])) for column in columns))
+        notes = [Text(f"note: {note}", style="yellow") for note in self.notes]
+        return Group(rows, *notes)
+
+    def _repr_html_(self) -> str:
+        """Notebooks: the rich summary as HTML; rich escapes the cells."""
+        console = Console(record=True, width=160, file=io.StringIO())
+        console.print(self)
+        return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+
+    def __repr__(self) -> str:
+        facts = self.metadata
+        return f"Audit({facts['records']} records, {facts['head']} head, ranked by {self.ranking!r})"
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, (bool, np.bool_)):
+        return "yes" if value else ""
+    return f"{value:.3g}" if isinstance(value, (float, np.floating)) else str(value)
+
+
+def audit(
+    model: Any,
+    data: Any = None,
+    ids: Sequence[Any] | None = None,
+    *,
+    head: str | None = None,
+    ridge: float | None = None,
+    weight_decay: float | None = None,
+    scores: Sequence[str] | None = None,
+    full_step: bool = False,
+    batch_size: int = 256,
+    memory: float = DEFAULT_MEMORY,
+    progress: bool | None = None,
+) -> Audit:
+    """Score every training record of a trained model.
+
+    model         torch Module, fitted scikit-learn estimator or Pipeline, or a LastLayer (then without data)
+    data          its training data: a torch Dataset or DataLoader, or (X, y)
+    ids           a name for each record; None: the index of X where it is a frame with one, else 0, 1, …
+    head          "squared", "logistic" or "softmax"; None: read off the model and the targets
+    ridge         Λ of Σ loss + Λ/2 ‖θ‖²; None: read off the estimator, or from weight_decay
+    weight_decay  torch optimizers' λ on a mean loss
+    scores        names of scores; None: all that apply
+    full_step     do not assume that the head is at a stationary point (see ``noshadow.score``)
+    """
+    found = extract(
+        model, data, head=head, ridge=ridge, weight_decay=weight_decay, batch_size=batch_size, progress=progress
+    )
+    layer = found.layer
+    names = _names(ids, found.index, layer.n)
+    frame, diagnostics = score_with_diagnostics(layer, scores, full_step=full_step, memory=memory, progress=progress)
+    notes = tuple(concerns(layer, diagnostics))
+    for note in notes:
+        warnings.warn(note, NoshadowWarning, stacklevel=2)
+    flagged = np.zeros(layer.n, dtype=bool)
+    flagged[list(diagnostics.flagged)] = True
+    table = pd.concat([pd.DataFrame({"id": names, **_targets(layer)}), frame], axis=1).assign(flagged=flagged)
+    ranking = next((name for name in _PREFERENCE if name in frame), str(frame.columns[0]))
+    metadata = _metadata(layer, diagnostics, found.source, ranking, full_step)
+    return Audit(table, metadata, notes)
+
+
+def _names(ids: Sequence[Any] | None, index: pd.Index[Any] | None, n: int) -> Any:
+    if ids is None:
+        return np.arange(n) if index is None else index.to_numpy()
+    names = pd.Index(ids)
+    if len(names) != n:
+        raise InputError(f"ids: {len(names)} names for {n} records")
+    repeated = names[names.duplicated()]
+    if len(repeated):
+        raise InputError(f"ids: {repeated[0]!r} names more than one record; names must be unique")
+    return names.to_numpy()
+
+
+def _targets(layer: LastLayer) -> dict[str, Any]:
+    targets = layer.targets.cpu().numpy()
+    if targets.ndim == 1 or targets.shape[1] == 1:
+        return {"target": targets.reshape(-1)}
+    return {f"target_{k}": targets[:, k] for k in range(targets.shape[1])}
+
+
+def _metadata(layer: LastLayer, diagnostics: Diagnostics, source: str, ranking: str, full_step: bool) -> dict[str, Any]:
+    return {
+        "noshadow": __version__,
+        "torch": torch.__version__,
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "model": source,
+        "head": layer.head,
+        "records": layer.n,
+        "features": layer.features.shape[1],
+        "outputs": layer.n_outputs,
+        "bias": layer.bias,
+        "ridge": layer.ridge,
+        "penalize_bias": layer.penalize_bias,
+        "rank": diagnostics.rank,
+        "stationarity": diagnostics.stationarity,
+        "linearity": diagnostics.linearity,
+        "flagged": len(diagnostics.flagged),
+        "full_step": full_step,
+        "ranked_by": ranking,
+    }

@@ -1,0 +1,42 @@
+"""The command line: ``noshadow COMMAND``. Exit codes: 0 fine, 2 usage, 3 could not do it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from noshadow._version import __version__
+from noshadow.commands.demo import demo
+from noshadow.commands.score import score
+
+app = typer.Typer(
+    name="noshadow",
+    help="Which training records can a membership-inference attacker expose? From one trained model, without shadow "
+    "models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("demo")(demo)
+app.command("score")(score)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"noshadow {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Options before the command."""
+
+
+def main() -> None:
+    """Entry point of the ``noshadow`` command."""
+    app()

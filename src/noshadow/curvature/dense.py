@@ -1,0 +1,147 @@
+"""The exact last-layer Hessian of a head and what the scores ask of it.
+
+With x̃ᵢ the features and the constant, Wᵢ the output curvature and gᵢ the output gradient of record i, in the head's
+reduced output coordinates (``noshadow.heads``), and D the penalty,
+
+    H  = Σᵢ x̃ᵢx̃ᵢᵀ ⊗ Wᵢ + D ⊗ I,        Aᵢ = (x̃ᵢᵀ ⊗ I) H⁻¹ (x̃ᵢ ⊗ I),        G = Σᵢ x̃ᵢgᵢᵀ + D Θ.
+
+Aᵢ is the leverage block of record i. G is zero at a stationary point of the objective; ``leftover`` is x̃ᵢᵀH⁻¹G, the
+output shift of the Newton step that would get there, and ``decrement`` is √⟨G, H⁻¹G⟩.
+
+All of it happens in whitened feature coordinates (``noshadow.curvature.whiten``), in three passes over the records in
+chunks: two to build, one to read the blocks. H is formed once, as one sum of Kronecker products; its inverse once.
+Nothing of size n × (number of parameters) is ever held, so memory does not grow with n.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from noshadow.curvature.inverse import psd_inverse
+from noshadow.curvature.kronecker import KroneckerSum, QuadraticForms
+from noshadow.curvature.whiten import Whitening, whiten
+from noshadow.errors import InputError
+from noshadow.layer import LastLayer
+from noshadow.packing import packed_size, unpack
+
+GIB = 2.0**30
+DEFAULT_MEMORY = 4.0
+"""Working memory that the curvature may use, in GiB."""
+_ARRAY_BYTES = 24 * 2**20  # no array of a chunk is larger: it fits the cache and the allocator reuses its memory
+
+
+@dataclass(frozen=True, eq=False)
+class DenseCurvature:
+    """The inverse Hessian of a layer and the questions it answers. Made by :func:`dense_curvature`."""
+
+    layer: LastLayer
+    chunk: int
+    null_directions: int
+    """Directions of the parameter space, within the range of the features, along which H vanishes."""
+    decrement: float
+    linearity: float
+    """‖outputs − best linear function of the features‖ / ‖outputs − mean‖: 0 for the inputs of a linear layer."""
+    _whitening: Whitening
+    _inverse: Tensor
+    _forms: QuadraticForms
+    _newton: Tensor
+
+    @property
+    def rank(self) -> int:
+        """Rank of the design matrix."""
+        return self._whitening.rank
+
+    @property
+    def width(self) -> int:
+        """Coupled output coordinates r: blocks are numbers for r = 1 and r × r matrices otherwise."""
+        return self._forms.r
+
+    def blocks(self, rows: slice) -> tuple[Tensor, Tensor]:
+        """Leverage blocks A, (c,) for width 1 and (c, r, r) otherwise, and the leftover shift, (c, r or q)."""
+        x = self.layer.design(rows) @ self._whitening.transform
+        packed = self._forms(x)
+        block = packed.squeeze(1).clamp(min=0.0) if self.width == 1 else unpack(packed, self.width)
+        return block, x @ self._newton
+
+    def solve(self, gradient: Tensor) -> Tensor:
+        """H⁻¹ (H⁺ where H is singular) applied to a gradient with respect to Θ, (n_columns, m) → (n_columns, m)."""
+        kind, transform = self.layer.kind, self._whitening.transform
+        solution = _apply(self._inverse, transform.T @ kind.reduce(gradient), self.width)
+        return transform @ kind.expand(solution)
+
+
+def dense_curvature(layer: LastLayer, memory: float = DEFAULT_MEMORY) -> DenseCurvature:
+    """Build the curvature of a layer within ``memory`` GiB."""
+    width = layer.kind.width(layer.n_outputs)
+    chunk = _chunk_rows(layer, width, memory)
+    whitening = whiten(layer, chunk)
+    rank = whitening.rank
+    device_like = layer.outputs
+    total = KroneckerSum(rank, width, device_like)
+    gradient = torch.zeros_like(whitening.coefficients)
+    refinement = torch.zeros_like(whitening.coefficients)
+    mean = layer.kind.reduce(layer.outputs.mean(0))
+    misfit = spread = 0.0
+    for rows in layer.chunks(chunk):
+        x = layer.design(rows) @ whitening.transform
+        z, y = layer.outputs[rows], layer.targets[rows]
+        total.add(x, layer.kind.packed_curvature(z))
+        gradient.addmm_(x.T, layer.kind.reduce(layer.kind.gradient(z, y)))
+        reduced = layer.kind.reduce(z)
+        residual = reduced - x @ whitening.coefficients
+        refinement.addmm_(x.T, residual)
+        misfit += float(residual.square().sum())
+        spread += float((reduced - mean).square().sum())
+
+    hessian = total.matrix()
+    del total
+    penalty = whitening.penalty
+    blocks = hessian.view(width, rank, width, rank)
+    for a in range(width):
+        blocks[a, :, a] += penalty
+    inverse, null = psd_inverse(hessian)
+    del hessian, blocks
+    gradient += penalty @ (whitening.coefficients + refinement)
+    newton = _apply(inverse, gradient, width)
+    misfit = max(0.0, misfit - float(refinement.square().sum()))
+    return DenseCurvature(
+        layer=layer,
+        chunk=chunk,
+        null_directions=null,
+        decrement=math.sqrt(max(0.0, float((gradient * newton).sum()))),
+        linearity=math.sqrt(misfit / spread) if spread > 0 else 0.0,
+        _whitening=whitening,
+        _inverse=inverse,
+        _forms=QuadraticForms(inverse, rank, width),
+        _newton=newton,
+    )
+
+
+def _apply(inverse: Tensor, columns: Tensor, width: int) -> Tensor:
+    """Apply (r·k, r·k) to (k, r), outputs major; for width 1 the one k × k matrix serves every column."""
+    if width == 1:
+        return inverse @ columns
+    return (inverse @ columns.T.reshape(-1)).reshape(width, -1).T.contiguous()
+
+
+def _chunk_rows(layer: LastLayer, width: int, memory: float) -> int:
+    """Rows a chunk so that matrices and chunk stay within the budget."""
+    columns, m = layer.n_columns, layer.n_outputs
+    parameters = columns * width
+    fixed = 8.0 * (4 * parameters**2 + 2 * packed_size(columns) * packed_size(width))
+    row = 8.0 * (8 * columns + 8 * m + 3 * packed_size(width) + 6 * width**2)
+    if not memory > 0:
+        raise InputError(f"memory: expected a positive number of GiB, got {memory!r}")
+    left = memory * GIB - fixed
+    if left < row:
+        raise InputError(
+            f"memory: the exact Hessian of this head has {parameters:,} × {parameters:,} entries "
+            f"({columns:,} columns × {width:,} outputs) and needs about {(fixed + row) / GIB:.1f} GiB, the budget is "
+            f"{memory:g} GiB; pass a larger memory=, or reduce the features (e.g. PCA) or the number of classes"
+        )
+    widest = 8 * max(columns, m, width**2)
+    return max(1, min(int(left // row), _ARRAY_BYTES // widest))

@@ -1,0 +1,95 @@
+"""Sums and quadratic forms of Kronecker products of symmetric matrices, as GEMMs.
+
+Both jobs are on packed upper triangles (see ``noshadow.packing``), with k features, r coupled outputs, c records,
+K = k(k+1)/2 and R = r(r+1)/2:
+
+    sums    Σᵢ pack(xᵢxᵢᵀ) pack(Wᵢ)ᵀ                 (K, R), the packed Hessian
+    forms   xᵢᵀ S_ab xᵢ for every record and a ≤ b   (c, R), the packed leverage blocks
+
+There are two ways to do them. ``pairs``: a weighted Gram matrix, or a product X S_ab, for each of the R pairs; right
+for few outputs. ``packed``: pack(xᵢxᵢᵀ) is formed for a chunk of records, tile by tile, and everything is one product
+of (K, c) by (c, R): half the operations, in large GEMMs, but it writes K numbers a record; right from a handful of
+outputs on.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from noshadow.packing import packed_outer_tiles, packed_size, triangle, unpack
+
+_MOST_PAIRS = 6  # r ≤ 3: below it, writing K numbers a record costs more than the operations it saves
+_TILE_BYTES = 8 * 2**20  # a tile stays in the cache between being written and being multiplied
+
+
+def use_pairs(r: int) -> bool:
+    """Whether r coupled outputs are few enough for one Gram matrix a pair."""
+    return packed_size(r) <= _MOST_PAIRS
+
+
+def _tile_rows(records: int) -> int:
+    return max(64, _TILE_BYTES // (8 * records))
+
+
+class KroneckerSum:
+    """Accumulates H = Σ xᵢxᵢᵀ ⊗ Wᵢ."""
+
+    def __init__(self, k: int, r: int, like: Tensor) -> None:
+        self.k, self.r, self.pairs = k, r, use_pairs(r)
+        pairs = packed_size(r)
+        self._total = like.new_zeros((pairs, k, k) if self.pairs else (packed_size(k), pairs))
+
+    def add(self, x: Tensor, weights: Tensor) -> None:
+        """x (c, k), weights (c, R)."""
+        if self.pairs:
+            for total, weight in zip(self._total, weights.T, strict=True):
+                total.addmm_(x.T, x * weight.unsqueeze(1))
+        else:
+            for place, tile in packed_outer_tiles(x.T.contiguous(), _tile_rows(len(x))):
+                self._total[place].addmm_(tile, weights)
+
+    def matrix(self) -> Tensor:
+        """(r·k, r·k), outputs major: entry (a·k + j, b·k + l) is Σ W_ab x_j x_l."""
+        k, r = self.k, self.r
+        matrix = self._total.new_empty((r, k, r, k))
+        start = 0
+        for a in range(r):
+            stop = start + r - a
+            if self.pairs:
+                full = self._total[start:stop]
+                blocks = 0.5 * (full + full.transpose(1, 2))
+            else:
+                blocks = unpack(self._total[:, start:stop].T, k)
+            matrix[a, :, a:] = blocks.transpose(0, 1)
+            matrix[a:, :, a] = blocks
+            start = stop
+        return matrix.reshape(r * k, r * k)
+
+
+class QuadraticForms:
+    """xᵀ S_ab x for all pairs of outputs, S (r·k, r·k) symmetric in the layout of ``KroneckerSum.matrix``."""
+
+    def __init__(self, matrix: Tensor, k: int, r: int) -> None:
+        self.k, self.r, self.pairs = k, r, use_pairs(r)
+        blocks = matrix.reshape(r, k, r, k)
+        i, j = (index.to(matrix.device) for index in triangle(k))
+        upper, halved = i * k + j, torch.where(i == j, 0.5, 1.0).to(matrix)
+        size = (k, k) if self.pairs else (packed_size(k),)
+        self._forms = matrix.new_empty((packed_size(r), *size))
+        start = 0
+        for a in range(r):
+            stop = start + r - a
+            block = blocks[a, :, a:].transpose(0, 1)
+            both = block + block.transpose(1, 2)  # a quadratic form sees twice the symmetric part
+            self._forms[start:stop] = 0.5 * both if self.pairs else both.flatten(1).index_select(1, upper) * halved
+            start = stop
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(c, k) → (c, R)."""
+        if self.pairs:
+            return torch.stack([((x @ form) * x).sum(1) for form in self._forms], dim=1)
+        forms = x.new_zeros((self._forms.shape[0], len(x)))
+        for place, tile in packed_outer_tiles(x.T.contiguous(), _tile_rows(len(x))):
+            forms.addmm_(self._forms[:, place], tile)
+        return forms.T

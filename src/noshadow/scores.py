@@ -1,0 +1,314 @@
+"""The scores: each a function of what is known of a chunk of records, its formula in its docstring.
+
+Notation, for record i with features x̃ (constant included), outputs z, target y: loss ℓ(z, y), output gradient
+g = ∂ℓ/∂z, output curvature W = ∂²ℓ/∂z², leverage block A = X̃ᵀH⁻¹X̃ with H the Hessian of the training objective
+Σ ℓ + Λ/2‖θ‖² over all records. Softmax quantities are taken in the complement of the all-classes-equal direction,
+where H is regular. Squared error is not halved: g = 2(ŷ − y), W = 2I.
+
+Every score is oriented so that bigger means more exposed.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from noshadow.curvature import DenseCurvature, dense_curvature
+from noshadow.curvature.dense import DEFAULT_MEMORY
+from noshadow.errors import InputError, NoshadowWarning, name_rows
+from noshadow.heads import Head
+from noshadow.layer import LastLayer
+from noshadow.packing import unpack
+from noshadow.progress import progress_bar
+
+LEVERAGE_FLOOR = 1e-8
+"""1 − h is not taken below this: at h = 1 the fit without the record is undefined, the scores stay finite."""
+_SAFE_LEVERAGE = 0.99  # below this bound on the eigenvalues of AW, I − AW is far from singular: a plain solve will do
+_STATIONARY = 1.0
+_LINEAR = 0.02
+
+
+@dataclass(frozen=True)
+class Records:
+    """What is known of a chunk of c records: all that a score may use."""
+
+    head: Head
+    design: Tensor  # (c, P), features and constant
+    outputs: Tensor  # (c, m)
+    targets: Tensor  # (c,) or (c, q)
+    block: Tensor | None = None  # A: (c,) or (c, r, r)
+    leftover: Tensor | None = None  # x̃ᵀH⁻¹G, (c, r or q): zero where the head is taken as stationary
+
+    @cached_property
+    def gradient(self) -> Tensor:
+        """g in reduced coordinates, (c, r or q)."""
+        return self.head.reduce(self.head.gradient(self.outputs, self.targets))
+
+    @cached_property
+    def leverage_block(self) -> Tensor:
+        """A, which only scores that ask for the curvature may use."""
+        if self.block is None:
+            raise RuntimeError("this score needs the curvature: register it with needs_curvature=True")
+        return self.block
+
+    @cached_property
+    def curvature(self) -> Tensor:
+        """W in reduced coordinates, (c,) or (c, r, r)."""
+        packed = self.head.packed_curvature(self.outputs)
+        width = self.head.width(self.outputs.shape[1])
+        return packed.squeeze(1) if width == 1 else unpack(packed, width)
+
+    @cached_property
+    def first_order_shift(self) -> Tensor:
+        """A g: how the outputs move, to first order, when the record is taken out, (c, r or q)."""
+        a, g = self.leverage_block, self.gradient
+        return a.unsqueeze(1) * g if a.ndim == 1 else (a @ g.unsqueeze(2)).squeeze(2)
+
+    @cached_property
+    def leverage(self) -> Tensor:
+        """tr(WA), or the one number WA for width 1, (c,)."""
+        product = self.curvature * self.leverage_block
+        return product if product.ndim == 1 else product.sum((1, 2))
+
+    @cached_property
+    def removal(self) -> tuple[Tensor, Tensor]:
+        """d = (I − AW)⁻¹(Ag − leftover), the output shift of a Newton step without the record, and a flag for h ≈ 1."""
+        start = self.first_order_shift if self.leftover is None else self.first_order_shift - self.leftover
+        if self.leverage_block.ndim == 1:
+            room = 1.0 - self.leverage
+            return start / room.clamp(min=LEVERAGE_FLOOR).unsqueeze(1), room < LEVERAGE_FLOOR
+        return _matrix_removal(self.leverage_block, self.curvature, start)
+
+
+def _matrix_removal(a: Tensor, w: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+    """(I − AW)⁻¹ start for r × r blocks; near h = 1 through the eigenvalues of W^½AW^½, kept away from 1."""
+    product = torch.bmm(a, w)
+    # the eigenvalues of AW lie in [0, 1] and their squares add up to tr(AWAW)
+    bound = (product * product.transpose(1, 2)).sum((1, 2)).clamp(min=0.0).sqrt()
+    close = (bound >= _SAFE_LEVERAGE).nonzero().flatten()
+    product[close] = 0.0
+    system = product.neg_()
+    system.diagonal(dim1=1, dim2=2).add_(1.0)
+    shift = torch.linalg.solve(system, start)
+    flagged = torch.zeros(len(a), dtype=torch.bool, device=a.device)
+    if len(close):
+        values, vectors = torch.linalg.eigh(w[close])
+        root = (vectors * values.clamp(min=0.0).sqrt().unsqueeze(1)) @ vectors.transpose(1, 2)
+        sizes, basis = torch.linalg.eigh(root @ a[close] @ root)
+        room = 1.0 - sizes
+        inner = basis.transpose(1, 2) @ (root @ start[close].unsqueeze(2))
+        inner = basis @ (inner / room.clamp(min=LEVERAGE_FLOOR).unsqueeze(2))
+        shift[close] = start[close] + (a[close] @ (root @ inner)).squeeze(2)
+        flagged[close] = room.amin(1) < LEVERAGE_FLOOR
+    return shift, flagged
+
+
+def loss(records: Records) -> Tensor:
+    """ℓ(z, y): how badly the record fits. Nats for classification, squared target units for regression."""
+    return records.head.loss(records.outputs, records.targets)
+
+
+def gradient_norm(records: Records) -> Tensor:
+    """‖∇_θ ℓ‖ = ‖g‖·‖x̃‖: length of the record's gradient in the last layer's parameters."""
+    return output_gradient_norm(records) * records.design.square().sum(1).sqrt()
+
+
+def output_gradient_norm(records: Records) -> Tensor:
+    """‖g‖: length of the record's gradient in the outputs."""
+    return records.head.gradient(records.outputs, records.targets).square().sum(1).sqrt()
+
+
+def entropy(records: Records) -> Tensor:
+    """−Σ pₖ log pₖ of the predicted class probabilities, in nats."""
+    return records.head.entropy(records.outputs)
+
+
+def leverage(records: Records) -> Tensor:
+    """h = WA (squared error: x̃ᵀ(X̃ᵀX̃ + Λ/2)⁻¹x̃; logistic: w x̃ᵀH⁻¹x̃), tr(WA) for softmax: how much of its own fit
+    the record decides. 0 … 1; 0 … m−1 for softmax."""
+    return records.leverage
+
+
+def influence(records: Records) -> Tensor:
+    """IF = gᵀAg: the loss gap without the record, to first order (squared error: 2e²h; logistic: (y−p)²h/w)."""
+    return (records.gradient * records.first_order_shift).sum(1)
+
+
+def newton(records: Records) -> Tensor:
+    """NS = gᵀA(I − WA)⁻¹g: the loss, linearised, after a Newton step without the record (squared error: 2e²h/(1−h)).
+    With the full step it is gᵀ(I − AW)⁻¹(Ag − x̃ᵀH⁻¹G), which does not assume a stationary head."""
+    return (records.gradient * records.removal[0]).sum(1)
+
+
+def leave_one_out(records: Records) -> Tensor:
+    """ℓ(z + d, y) − ℓ(z, y), d = A(I − WA)⁻¹g: the loss at the leave-one-out outputs minus the training loss.
+    Exact for squared error, e²/(1−h)² − e²; one Newton step otherwise."""
+    shift = records.head.expand(records.removal[0])
+    return records.head.loss_change(records.outputs, records.targets, shift)
+
+
+@dataclass(frozen=True)
+class Score:
+    """A registered score."""
+
+    compute: Callable[[Records], Tensor]
+    needs_curvature: bool = True
+    only_classifiers: bool = False
+    default: bool = True
+
+    def applies(self, head: Head) -> bool:
+        return head.classifies or not self.only_classifiers
+
+
+SCORES: dict[str, Score] = {
+    "loss": Score(loss, needs_curvature=False),
+    "gradient_norm": Score(gradient_norm, needs_curvature=False),
+    "output_gradient_norm": Score(output_gradient_norm, needs_curvature=False, default=False),
+    "entropy": Score(entropy, needs_curvature=False, only_classifiers=True),
+    "leverage": Score(leverage),
+    "influence": Score(influence),
+    "newton": Score(newton),
+    "leave_one_out": Score(leave_one_out),
+}
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """What the scoring pass found out about the layer; None where no score needed the curvature."""
+
+    rank: int | None = None
+    null_directions: int | None = None
+    stationarity: float | None = None
+    """‖G‖ in the Hessian's metric, in units of one record's gradient (root mean square): 0 for a converged head."""
+    linearity: float | None = None
+    """Relative distance of the outputs from a linear function of the features."""
+    flagged: tuple[int, ...] = ()
+    """Records without which the fit is undefined (h = 1): their scores are floors."""
+
+
+def score(
+    layer: LastLayer,
+    scores: Sequence[str] | None = None,
+    *,
+    full_step: bool = False,
+    memory: float = DEFAULT_MEMORY,
+    progress: bool | None = None,
+) -> pd.DataFrame:
+    """Score every record of a layer: a row a record, a column a score.
+
+    scores     names from ``noshadow.scores.SCORES``; None: all the default ones that apply to the head
+    full_step  ``newton`` and ``leave_one_out`` with the true gradient sum, for heads that are not at a stationary point
+    memory     working memory in GiB
+    progress   show a bar; None: where stderr is a terminal
+    """
+    frame, diagnostics = score_with_diagnostics(layer, scores, full_step=full_step, memory=memory, progress=progress)
+    for message in concerns(layer, diagnostics):
+        warnings.warn(message, NoshadowWarning, stacklevel=2)
+    return frame
+
+
+def score_with_diagnostics(
+    layer: LastLayer,
+    scores: Sequence[str] | None = None,
+    *,
+    full_step: bool = False,
+    memory: float = DEFAULT_MEMORY,
+    progress: bool | None = None,
+) -> tuple[pd.DataFrame, Diagnostics]:
+    """The scores and what was found on the way, without warnings."""
+    names = _resolve(layer.kind, scores)
+    needs_curvature = any(SCORES[name].needs_curvature for name in names)
+    with progress_bar("Scoring", None if needs_curvature else layer.n, progress) as advance:
+        curvature = dense_curvature(layer, memory) if needs_curvature else None
+        chunk = curvature.chunk if curvature else 65_536
+        columns = {name: torch.empty(layer.n, dtype=torch.float64) for name in names}
+        influence_sum, flagged = 0.0, []
+        for rows in layer.chunks(chunk):
+            records = _records(layer, rows, curvature, full_step)
+            for name, column in columns.items():
+                column[rows] = SCORES[name].compute(records)
+            if curvature:
+                influence_sum += float(influence(records).sum())
+                flagged += (records.removal[1].nonzero().flatten() + rows.start).tolist()
+            advance(rows.stop - rows.start)
+    frame = pd.DataFrame({name: column.numpy() for name, column in columns.items()})
+    if curvature is None:
+        return frame, Diagnostics()
+    diagnostics = Diagnostics(
+        rank=curvature.rank,
+        null_directions=curvature.null_directions,
+        stationarity=_stationarity(layer, curvature, influence_sum),
+        linearity=curvature.linearity,
+        flagged=tuple(flagged),
+    )
+    return frame, diagnostics
+
+
+def concerns(layer: LastLayer, found: Diagnostics) -> list[str]:
+    """What a person should know before trusting the scores: one sentence each, with the remedy."""
+    messages = []
+    if found.linearity is not None and found.linearity > _LINEAR:
+        messages.append(
+            f"outputs: {found.linearity:.1%} of their spread is not a linear function of the features; check that "
+            "the features are the inputs of the last layer, that rows are aligned, and that bias= is right"
+        )
+    if found.stationarity is not None and found.stationarity > _STATIONARY:
+        messages.append(
+            f"the head is not at a stationary point of the given objective: the gradient left over is "
+            f"{found.stationarity:.3g} times that of a typical record. The ranking usually holds, the size of the gaps "
+            "may not; check ridge= (weight decay), train the head to convergence, or use full_step=True"
+        )
+    if found.null_directions:
+        messages.append(
+            f"the loss has no curvature along {found.null_directions} directions that the features do span (saturated "
+            "outputs: perfectly separated data without a ridge); scores ignore those directions. Pass the ridge= that "
+            "the model was trained with"
+        )
+    if found.flagged:
+        which = "all records" if len(found.flagged) == layer.n else name_rows(found.flagged)
+        messages.append(
+            f"{which}: leverage is 1, the fit without the record is undefined; newton and leave_one_out are finite "
+            "floors there. Treat these records as fully exposed"
+        )
+    return messages
+
+
+def _resolve(head: Head, scores: Sequence[str] | None) -> list[str]:
+    if scores is None:
+        return [name for name, entry in SCORES.items() if entry.default and entry.applies(head)]
+    names = [scores] if isinstance(scores, str) else list(scores)
+    if not names:
+        raise InputError("scores: the list is empty; pass None for all that apply")
+    for name in names:
+        if name not in SCORES:
+            raise InputError(f"scores: {name!r} is not a score; use one of {', '.join(SCORES)}")
+        if not SCORES[name].applies(head):
+            raise InputError(f"scores: {name!r} needs class probabilities, a {head.name} head has none")
+    return list(dict.fromkeys(names))
+
+
+def _records(layer: LastLayer, rows: slice, curvature: DenseCurvature | None, full_step: bool) -> Records:
+    block, leftover = curvature.blocks(rows) if curvature else (None, None)
+    return Records(
+        head=layer.kind,
+        design=layer.design(rows),
+        outputs=layer.outputs[rows],
+        targets=layer.targets[rows],
+        block=block,
+        leftover=leftover if full_step else None,
+    )
+
+
+def _stationarity(layer: LastLayer, curvature: DenseCurvature, influence_sum: float) -> float:
+    scale = 1.0 if layer.kind.classifies else float(layer.targets.square().sum().sqrt())
+    if curvature.decrement <= 1e-10 * scale:
+        return 0.0
+    typical = math.sqrt(max(0.0, influence_sum) / layer.n)
+    return curvature.decrement / typical if typical > 0 else math.inf

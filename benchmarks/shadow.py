@@ -53,9 +53,7 @@ def energy(folder: Path) -> TorchTrainer:
     table = pd.read_csv(folder / "energy_efficiency.csv").to_numpy()
     rows = np.random.default_rng(0).permutation(len(table))[:614]
     x, y = standardised(table[rows, :8]), standardised(table[rows, 8])
-    return TorchTrainer(
-        lambda: mlp([64, 32], 0.3), (x, y), Recipe(300, 32, weight_decay=1e-3), head="squared"
-    )
+    return TorchTrainer(lambda: mlp([64, 32], 0.3), (x, y), Recipe(300, 32, weight_decay=1e-3), head="squared")
 
 
 def california(folder: Path) -> TorchTrainer:
@@ -113,9 +111,7 @@ def stacked_against_single(trainer: TorchTrainer, count: int, rounds: int, epoch
         "models": count,
         "epochs": epochs,
         "rounds": rounds,
-        "seconds_a_model": {
-            "one by one" if size == 1 else f"{size} at once": a_model[size] for size in sizes
-        },
+        "seconds_a_model": {"one by one" if size == 1 else f"{size} at once": a_model[size] for size in sizes},
         "chosen_at_once": chosen,
         "chosen_speedup_over_one_by_one": a_model[1] / a_model[chosen],
         "best_speedup_over_one_by_one": a_model[1] / a_model[best],
@@ -157,9 +153,7 @@ def workers_against_one(trainer: TorchTrainer, count: int, rounds: int) -> dict[
         for workers in times:
             with tempfile.TemporaryDirectory() as folder:
                 study = shadow.Study(alone, len(alone.inputs), n_models=count, store=folder)
-                times[workers].append(
-                    seconds(lambda study=study, n=workers: study.run("processes", workers=n))
-                )
+                times[workers].append(seconds(lambda study=study, n=workers: study.run("processes", workers=n)))
     ratios = [one / two for one, two in zip(times[1], times[2], strict=True)]
     return {"models": count, "seconds": times, "speedups": ratios, "speedup": median(ratios)}
 
@@ -167,9 +161,7 @@ def workers_against_one(trainer: TorchTrainer, count: int, rounds: int) -> dict[
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=os.environ.get("NOSHADOW_DATA"))
-    parser.add_argument(
-        "--only", choices=["energy", "stacks", "workers"], help="one part; nothing is written"
-    )
+    parser.add_argument("--only", choices=["energy", "stacks", "workers"], help="one part; nothing is written")
     arguments = parser.parse_args()
     if arguments.data is None:
         parser.error("give --data DIR or set NOSHADOW_DATA")

@@ -40,8 +40,7 @@ def one_model(tmp_path_factory):
 
 def same(arrays, others):
     return arrays.keys() == others.keys() and all(
-        arrays[name].dtype == others[name].dtype and np.array_equal(arrays[name], others[name])
-        for name in arrays
+        arrays[name].dtype == others[name].dtype and np.array_equal(arrays[name], others[name]) for name in arrays
     )
 
 

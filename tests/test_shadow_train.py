@@ -70,9 +70,7 @@ def double():
 
 def plan(n_samples, count=6):
     keys = [shadow.ModelKey("shadow", k) for k in range(count)]
-    return [shadow.Plan(n_samples).members(k) for k in keys], [
-        shadow.Plan(n_samples).seed_of(k) for k in keys
-    ]
+    return [shadow.Plan(n_samples).members(k) for k in keys], [shadow.Plan(n_samples).seed_of(k) for k in keys]
 
 
 RECIPES = {

@@ -71,9 +71,7 @@ class StackedNetwork:
             outputs: Tensor = functional_call(self._module, (parameters, buffers), (x,))
             return outputs
 
-        def loss_of(
-            parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor
-        ) -> Tensor:
+        def loss_of(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
             return loss(forward(parameters, buffers, x), y)
 
         self._losses = vmap(loss_of, randomness="error")
@@ -133,9 +131,7 @@ def find_dropouts(module: nn.Module, x: Tensor) -> tuple[DropoutSite, ...]:
         if type(inner) is nn.Dropout:
             calls = shapes.setdefault(name, [])
             hooks.append(
-                inner.register_forward_pre_hook(
-                    lambda _, given, calls=calls: calls.append(tuple(given[0].shape))
-                )
+                inner.register_forward_pre_hook(lambda _, given, calls=calls: calls.append(tuple(given[0].shape)))
             )
     was_training = module.training
     with torch.no_grad():
@@ -158,9 +154,7 @@ def seed_dropouts(module: nn.Module, sites: Iterable[DropoutSite]) -> nn.Module:
     return module
 
 
-def draw_masks(
-    sites: Sequence[DropoutSite], rows: int, generators: Sequence[torch.Generator]
-) -> dict[str, Tensor]:
+def draw_masks(sites: Sequence[DropoutSite], rows: int, generators: Sequence[torch.Generator]) -> dict[str, Tensor]:
     """A mask (G, rows, *shape) for every site, each model's part from its own generator."""
     masks = {}
     for site in sites:

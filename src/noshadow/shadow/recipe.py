@@ -55,9 +55,7 @@ class Recipe:
             if getattr(self, name) < 1:
                 raise InputError(f"{name}: must be at least 1, got {getattr(self, name)}")
         if not callable(self.optimizer) and self.optimizer not in ("adam", "adamw", "sgd"):
-            raise InputError(
-                f"optimizer: {self.optimizer!r} is not one of 'adam', 'adamw', 'sgd', nor a function"
-            )
+            raise InputError(f"optimizer: {self.optimizer!r} is not one of 'adam', 'adamw', 'sgd', nor a function")
         if not callable(self.schedule) and self.schedule not in SCHEDULES:
             raise InputError(f"schedule: {self.schedule!r} is not one of {sorted(SCHEDULES)}, nor a function")
 
@@ -70,9 +68,7 @@ class Recipe:
             settings["momentum"] = self.momentum
         kind: Any = {"adam": Adam, "adamw": AdamW, "sgd": SGD}[self.optimizer]
         try:
-            optimizer: Optimizer = kind(
-                parameters, **settings, fused=True
-            )  # one pass over the numbers, not ten
+            optimizer: Optimizer = kind(parameters, **settings, fused=True)  # one pass over the numbers, not ten
         except (RuntimeError, TypeError):  # this device or version of torch has none
             optimizer = kind(parameters, **settings)
         return optimizer

@@ -70,9 +70,7 @@ class StudyResult:
             if stacked is None:
                 stacked = np.empty((len(self.keys), *array.shape), dtype=array.dtype)
             if array.shape != stacked.shape[1:]:
-                raise InputError(
-                    f"{name}: {key} has shape {array.shape}, the models before it {stacked.shape[1:]}"
-                )
+                raise InputError(f"{name}: {key} has shape {array.shape}, the models before it {stacked.shape[1:]}")
             stacked[row] = array
         assert stacked is not None  # a result has at least one model
         return stacked

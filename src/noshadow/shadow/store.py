@@ -40,7 +40,7 @@ FORMAT = 1
 Arrays = dict[str, NDArray[Any]]
 
 
-class StoreError(RuntimeError):
+class StoreError(OSError):
     """A store cannot be written or read; the message says which file, why, and what to do."""
 
 
@@ -160,9 +160,7 @@ class Store:
         except FileNotFoundError:
             raise
         except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
-            raise DamagedFile(
-                f"store: {path} cannot be read ({error}); it is trained again by a new run"
-            ) from error
+            raise DamagedFile(f"store: {path} cannot be read ({error}); it is trained again by a new run") from error
         expected = {**expected, "study": self.fingerprint}
         if facts.pop("sha256", "") != _digest(arrays, facts):
             raise DamagedFile(f"store: {path} fails its checksum; it is trained again by a new run")

@@ -73,13 +73,9 @@ class Study:
         procedure: str | None = None,
     ) -> None:
         if not callable(train):
-            raise InputError(
-                f"train: expected a callable (members, seed) -> outputs, got {type(train).__name__}"
-            )
+            raise InputError(f"train: expected a callable (members, seed) -> outputs, got {type(train).__name__}")
         if n_models < 1 or n_target_models < 0:
-            raise InputError(
-                f"n_models: need at least one model, got {n_models} and {n_target_models} target models"
-            )
+            raise InputError(f"n_models: need at least one model, got {n_models} and {n_target_models} target models")
         if head is not None:
             _check_head(head)
         self.plan = Plan(n_samples, seed)
@@ -142,9 +138,7 @@ class Study:
             n_target_models=max(self.n_target_models, store.manifest.get("n_target_models", 0)),
             head=self.head or kept,
         )
-        if (
-            "models_at_once" not in store.manifest
-        ):  # decided once: training in other groups changes the last bits
+        if "models_at_once" not in store.manifest:  # decided once: training in other groups changes the last bits
             store.note(models_at_once=self._models_at_once())
         return store
 
@@ -171,9 +165,7 @@ class Study:
                 tasks.append(Task(group, members, tuple(map(self.plan.seed_of, group)), self.plan.n_samples))
         return tasks
 
-    def _engine(
-        self, name: str, asked: int | None, workers: int, threads: int, address: str | None
-    ) -> Engine:
+    def _engine(self, name: str, asked: int | None, workers: int, threads: int, address: str | None) -> Engine:
         if address is not None and name != "ray":
             raise InputError(f"address: is for engine='ray', not {name!r}")
         if name == "processes":
@@ -240,9 +232,7 @@ class _Run:
         task = outcome.task
         failed: dict[ModelKey, Failure] = {}
         missing = set(_missing(self._store, task))
-        for key, seed, members, result in zip(
-            task.keys, task.seeds, task.members, outcome.results, strict=True
-        ):
+        for key, seed, members, result in zip(task.keys, task.seeds, task.members, outcome.results, strict=True):
             if isinstance(result, Failure):
                 failed[key] = result
             elif key in missing:
@@ -288,9 +278,7 @@ def _warn_of_damage(store: Store, pending: list[Task]) -> None:
         except FileNotFoundError:
             pass
     if damaged:
-        warnings.warn(
-            "trained again, as their files are damaged:\n  " + "\n  ".join(damaged), NoshadowWarning, 3
-        )
+        warnings.warn("trained again, as their files are damaged:\n  " + "\n  ".join(damaged), NoshadowWarning, 3)
 
 
 def _study_error(store: Store, failures: dict[ModelKey, Failure], total: int) -> StudyError:

@@ -143,17 +143,13 @@ class TorchTrainer:
     def _stacked_network(self, seeds: Sequence[int]) -> StackedNetwork:
         return StackedNetwork([self._new_module(seed, self._sites) for seed in seeds], self.loss)
 
-    def _trained(
-        self, network: Network, members: Sequence[Members], seeds: Sequence[int]
-    ) -> list[NDArray[Any]]:
+    def _trained(self, network: Network, members: Sequence[Members], seeds: Sequence[int]) -> list[NDArray[Any]]:
         with _own_randomness(seeds[0], self.device):
             for _ in self._steps(network, members, seeds, self.recipe.epochs):
                 pass
             return list(self._outputs(network).numpy())
 
-    def _steps(
-        self, network: Network, members: Sequence[Members], seeds: Sequence[int], epochs: int
-    ) -> Iterator[None]:
+    def _steps(self, network: Network, members: Sequence[Members], seeds: Sequence[int], epochs: int) -> Iterator[None]:
         """The training loop of G models, a step at a time."""
         recipe = self.recipe
         optimizer = recipe.build_optimizer(network.parameters())
@@ -272,9 +268,7 @@ def _rows_of(data: Dataset[Any]) -> tuple[Tensor, Tensor]:
     if not hasattr(data, "__len__"):
         raise InputError("data: a dataset without a length cannot be split; give (inputs, targets) instead")
     pairs = [data[row] for row in range(len(data))]
-    return torch.stack([torch.as_tensor(x) for x, _ in pairs]), torch.stack(
-        [torch.as_tensor(y) for _, y in pairs]
-    )
+    return torch.stack([torch.as_tensor(x) for x, _ in pairs]), torch.stack([torch.as_tensor(y) for _, y in pairs])
 
 
 def _floats_or_codes(values: Any, name: str) -> Tensor:

@@ -113,16 +113,13 @@ def as_arrays(result: Any, n_samples: int) -> Arrays:
     outputs = arrays["outputs"]
     if outputs.ndim == 0 or len(outputs) != n_samples:
         raise InputError(
-            f"train: must give outputs for all {n_samples} records, members and others; "
-            f"got shape {outputs.shape}"
+            f"train: must give outputs for all {n_samples} records, members and others; got shape {outputs.shape}"
         )
     if outputs.dtype.kind not in "fiu":
         raise InputError(f"train: outputs must be real numbers, got {outputs.dtype}")
     bad = np.flatnonzero(~np.isfinite(outputs.reshape(n_samples, -1)).all(axis=1))
     if len(bad):
-        raise InputError(
-            f"train: outputs are NaN or infinite in {name_rows(bad.tolist())}; did training diverge?"
-        )
+        raise InputError(f"train: outputs are NaN or infinite in {name_rows(bad.tolist())}; did training diverge?")
     arrays["outputs"] = outputs[:, None] if outputs.ndim == 1 else outputs
     return arrays
 

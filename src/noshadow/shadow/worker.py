@@ -71,9 +71,7 @@ def _load(content: bytes) -> Train:
         train: Train = pickle.loads(content)
         return train
     except Exception as error:
-        problem = ImportError(
-            f"train: could not be loaded in a worker process: {type(error).__name__}: {error}"
-        )
+        problem = ImportError(f"train: could not be loaded in a worker process: {type(error).__name__}: {error}")
 
         def unloadable(members: Any, seed: int) -> Any:
             raise problem

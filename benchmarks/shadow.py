@@ -170,9 +170,9 @@ def main() -> None:
         "energy": lambda: energy_full(energy_trainer, 64),
         "stacks": lambda: {
             "energy": stacked_against_single(energy_trainer, 64, rounds=3, epochs=10),
-            "california": stacked_against_single(california_trainer, 64, rounds=3, epochs=3),
+            "california": stacked_against_single(california_trainer, 64, rounds=2, epochs=3),
         },
-        "workers": lambda: workers_against_one(energy_trainer, 16, rounds=3),
+        "workers": lambda: workers_against_one(energy_trainer, 16, rounds=2),
     }
     report: dict[str, object] = {
         "machine": {"cores": joblib.cpu_count(), "processor": platform.machine(), "torch": torch.__version__}

@@ -212,3 +212,11 @@ def test_store_path_may_be_a_path_or_a_string(tmp_path):
     assert np.array_equal(
         study(str(tmp_path / "a")).run("serial").outputs, study(Path(tmp_path / "b")).run("serial").outputs
     )
+
+
+def test_a_study_that_asks_for_fewer_gets_fewer(tmp_path):
+    assert study(tmp_path, n_models=6, n_target_models=3).run("serial").target_models.outputs.shape[0] == 3
+    fewer = study(tmp_path, n_models=4, n_target_models=2).run("serial")
+    assert (len(fewer.outputs), len(fewer.target_models.outputs)) == (4, 2)
+    assert study(tmp_path, n_models=4).run("serial").target_models is None
+    assert (len(shadow.load(tmp_path).outputs), len(shadow.load(tmp_path).target_models.outputs)) == (6, 3)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import os
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -45,6 +46,8 @@ def array_digest(array: Any) -> str:
 def _describe(value: Any, seen: set[int]) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     value = to_numpy(value)
     if hasattr(value, "__array__") and not isinstance(value, type):  # NumPy, pandas and their like
         return array_digest(value)
@@ -73,8 +76,11 @@ def _describe_callable(train: Any, seen: set[int]) -> dict[str, Any]:
         name = f"{kind.__module__}.{kind.__qualname__}"
         return {"name": name, "self": _describe(getattr(train, "__dict__", {}), seen)}
     seen = seen | {id(train)}
-    variables = inspect.getclosurevars(train)
-    referred = {**variables.globals, **variables.nonlocals}
+    try:
+        variables = inspect.getclosurevars(train)
+        referred = {**variables.globals, **variables.nonlocals}
+    except ValueError:  # a closure variable that has no value yet
+        referred = {}
     for position, default in enumerate(train.__defaults__ or ()):
         referred[f"default {position}"] = default
     referred |= train.__kwdefaults__ or {}

@@ -30,6 +30,7 @@ class StudyResult:
 
     store: Store
     keys: tuple[ModelKey, ...]
+    target_keys: tuple[ModelKey, ...] = ()
 
     def __repr__(self) -> str:
         records = self.store.study["n_samples"]
@@ -59,8 +60,7 @@ class StudyResult:
 
     @functools.cached_property
     def target_models(self) -> StudyResult | None:
-        keys = wanted_keys(self.store, "target")
-        return StudyResult(self.store, keys) if keys and self.keys[0].role == "shadow" else None
+        return StudyResult(self.store, self.target_keys) if self.target_keys else None
 
     def extra(self, name: str) -> NDArray[Any]:
         """The array of that name of every model, stacked: (K, ...)."""
@@ -96,7 +96,7 @@ def load(directory: str | os.PathLike[str], partial: bool = False) -> StudyResul
             f"store: {len(missing)} of {len(keys)} models in {store.directory} are missing or damaged "
             f"({models}); run the study again to finish it, or ask for the partial result"
         )
-    return StudyResult(store, whole)
+    return StudyResult(store, whole, tuple(key for key in wanted_keys(store, "target") if store.is_whole(key)))
 
 
 def _named(arrays: Arrays, name: str, key: ModelKey) -> NDArray[Any]:

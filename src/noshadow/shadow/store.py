@@ -37,6 +37,7 @@ if sys.platform != "win32":
     import fcntl
 
 FORMAT = 1
+MANIFEST_BYTE = 2**40  # of claims.lock, far beyond those of the models
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -93,9 +94,17 @@ class Store:
         """What the study is: n_samples, seed, procedure, data."""
         return dict(self.manifest["study"])
 
+    @contextmanager
+    def deciding(self) -> Iterator[None]:
+        """What the manifest says of the study is read, decided and noted by one process at a time."""
+        with self.claims() as claims:
+            claims.wait_for_manifest()
+            self.manifest = _read_manifest(self.directory / "manifest.json")
+            yield
+
     def note(self, **facts: Any) -> None:
         """Keep facts beside the study's identity (how many models were asked for, how many train at once)."""
-        manifest = {**_read_manifest(self.directory / "manifest.json"), **_plain(facts)}
+        manifest = {**self.manifest, **_plain(facts)}
         if manifest != self.manifest:
             with _writing(self.directory / "manifest.json"):
                 write_text(self.directory / "manifest.json", _json(manifest))
@@ -202,6 +211,11 @@ class Claims:
             except (BlockingIOError, PermissionError):
                 return False
         return True
+
+    def wait_for_manifest(self) -> None:
+        """Claim the manifest, once no other process has it."""
+        if sys.platform != "win32" and self._file is not None:
+            fcntl.lockf(self._file, fcntl.LOCK_EX, 1, MANIFEST_BYTE)
 
     def release(self, key: ModelKey) -> None:
         if sys.platform != "win32" and self._file is not None:

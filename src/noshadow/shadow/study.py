@@ -124,22 +124,23 @@ class Study:
                     running_on.close()
             if run.failures:
                 raise _study_error(store, run.failures, self.n_models + self.n_target_models)
-        return StudyResult(store, tuple(self._keys("shadow")))
+        return StudyResult(store, tuple(self._keys("shadow")), tuple(self._keys("target")))
 
     def _open_store(self) -> Store:
         store = Store.open_for(self.directory, self._identity)
-        if self.targets is not None:
-            store.keep_targets(self.targets)
-        kept = store.manifest.get("head")
-        if self.head is not None and kept not in (None, self.head):
-            raise InputError(f"head: {store.directory} holds a study of head {kept!r}, not {self.head!r}")
-        store.note(
-            n_models=max(self.n_models, store.manifest.get("n_models", 0)),
-            n_target_models=max(self.n_target_models, store.manifest.get("n_target_models", 0)),
-            head=self.head or kept,
-        )
-        if "models_at_once" not in store.manifest:  # decided once: training in other groups changes the last bits
-            store.note(models_at_once=self._models_at_once())
+        with store.deciding():
+            if self.targets is not None:
+                store.keep_targets(self.targets)
+            kept = store.manifest.get("head")
+            if self.head is not None and kept not in (None, self.head):
+                raise InputError(f"head: {store.directory} holds a study of head {kept!r}, not {self.head!r}")
+            store.note(
+                n_models=max(self.n_models, store.manifest.get("n_models", 0)),
+                n_target_models=max(self.n_target_models, store.manifest.get("n_target_models", 0)),
+                head=self.head or kept,
+            )
+            if "models_at_once" not in store.manifest:  # decided once: other groups would change the last bits
+                store.note(models_at_once=self._models_at_once())
         return store
 
     def _models_at_once(self) -> int:

@@ -33,6 +33,11 @@ def conv():
     )
 
 
+def flat():
+    """One number a record, without the axis of outputs."""
+    return nn.Sequential(nn.Linear(5, 1), nn.Flatten(0))
+
+
 class FunctionalDropout(nn.Module):
     """Draws from torch's global generator: it cannot be stacked on streams of its own."""
 
@@ -115,6 +120,14 @@ def test_a_stack_trains_the_same_models_in_single_precision():
     members, seeds = plan(len(X))
     for one, other in zip(trainer.train_many(members, seeds), map(trainer, members, seeds), strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
+
+
+def test_a_stack_trains_the_same_models_when_masks_are_drawn_batch_by_batch(double, monkeypatch):
+    monkeypatch.setattr("noshadow.shadow.train.MASKS_A_DRAW", 100)
+    trainer = TorchTrainer(lambda: mlp(dropout=0.3), (X, Y), Recipe(20, 8), head="squared")
+    members, seeds = plan(len(X))
+    for one, other in zip(trainer.train_many(members, seeds), map(trainer, members, seeds), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-9)
 
 
 def test_training_is_the_textbook_loop():
@@ -255,6 +268,9 @@ def test_a_dataset_is_as_good_as_tensors():
         (lambda: TorchTrainer(mlp, (X, Y), Recipe(1, 8), head="softmax"), "integer class"),
         (lambda: TorchTrainer(mlp, (X, Y), Recipe(1, 8), head="hinge"), "head"),
         (lambda: TorchTrainer(lambda: 3, (X, Y), Recipe(1, 8), head="squared"), "model: must give"),
+        (lambda: TorchTrainer(flat, (X, Y), Recipe(1, 8), head="squared"), "model: gives outputs of shape"),
+        (lambda: TorchTrainer(flat, (X, CLASSES > 0), Recipe(1, 8), head="logistic"), "model: a logistic head"),
+        (lambda: TorchTrainer(mlp, (X, CLASSES), Recipe(1, 8)), "model: classes 0 … 2 need as many logits"),
     ],
 )
 def test_bad_input_is_named(build, named):

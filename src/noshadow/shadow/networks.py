@@ -120,10 +120,10 @@ class DropoutSite:
     shape: tuple[int, ...]
 
 
-def find_dropouts(module: nn.Module, x: Tensor) -> tuple[DropoutSite, ...]:
+def find_dropouts(module: nn.Module, x: Tensor) -> tuple[tuple[DropoutSite, ...], Tensor]:
     """The ``nn.Dropout`` modules that can be seeded: called once, on a tensor with a row for each of ``x``.
 
-    Found by running the module on ``x`` (a few rows) in evaluation mode.
+    Found by running the module on ``x`` (a few rows) in evaluation mode; its outputs are given back too.
     """
     shapes: dict[str, list[tuple[int, ...]]] = {}
     hooks = []
@@ -135,15 +135,16 @@ def find_dropouts(module: nn.Module, x: Tensor) -> tuple[DropoutSite, ...]:
             )
     was_training = module.training
     with torch.no_grad():
-        module.eval()(x)
+        outputs: Tensor = module.eval()(x)
     module.train(was_training)
     for hook in hooks:
         hook.remove()
-    return tuple(
+    sites = tuple(
         DropoutSite(name, float(module.get_submodule(name).p), calls[0][1:])  # type: ignore[arg-type]
         for name, calls in shapes.items()
         if name and len(calls) == 1 and calls[0][0] == len(x)
     )
+    return sites, outputs
 
 
 def seed_dropouts(module: nn.Module, sites: Iterable[DropoutSite]) -> nn.Module:
@@ -154,7 +155,9 @@ def seed_dropouts(module: nn.Module, sites: Iterable[DropoutSite]) -> nn.Module:
     return module
 
 
-def draw_masks(sites: Sequence[DropoutSite], rows: int, generators: Sequence[torch.Generator]) -> dict[str, Tensor]:
+def draw_masks(
+    sites: Sequence[DropoutSite], rows: int, generators: Sequence[torch.Generator], device: str
+) -> dict[str, Tensor]:
     """A mask (G, rows, *shape) for every site, each model's part from its own generator."""
     masks = {}
     for site in sites:
@@ -162,7 +165,7 @@ def draw_masks(sites: Sequence[DropoutSite], rows: int, generators: Sequence[tor
         drawn = torch.empty((len(generators), rows, *site.shape))
         for part, generator in zip(drawn, generators, strict=True):
             part.bernoulli_(keep, generator=generator)
-        masks[site.name] = drawn.div_(keep) if keep > 0.0 else drawn
+        masks[site.name] = (drawn.div_(keep) if keep > 0.0 else drawn).to(device)
     return masks
 
 

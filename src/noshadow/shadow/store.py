@@ -37,6 +37,7 @@ if sys.platform != "win32":
     import fcntl
 
 FORMAT = 1
+CAN_CLAIM = sys.platform != "win32"
 MANIFEST_BYTE = 2**40  # of claims.lock, far beyond those of the models
 Arrays = dict[str, NDArray[Any]]
 
@@ -116,9 +117,10 @@ class Store:
     def write(self, key: ModelKey, seed: int, arrays: Arrays) -> None:
         """Keep a model's arrays. When this returns they are on the disk."""
         path = self.path(key)
-        for left_over in path.parent.glob(f".{path.name}.*.partial"):  # of a process that was killed
-            with suppress(OSError):
-                left_over.unlink()
+        if CAN_CLAIM:  # then no other process is at this model, and a partial file is that of a dead one
+            for left_over in path.parent.glob(f".{path.name}.*.partial"):
+                with suppress(OSError):
+                    left_over.unlink()
         self._save(path, arrays, {"model": str(key), "seed": str(seed)})
 
     def read(self, key: ModelKey) -> Arrays:
@@ -183,7 +185,8 @@ class Claims:
 
     A claim is a lock on one byte of a file. The kernel drops it when its holder ends, however it ends, so
     there are no stale claims. Without such locks (Windows) every claim is granted: two processes then do the
-    same work twice, which costs time and harms nothing.
+    same work twice, which costs time and harms nothing. Claims belong to the process: its threads are not told
+    apart.
     """
 
     def __init__(self, path: Path) -> None:

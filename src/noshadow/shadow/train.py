@@ -12,6 +12,7 @@ models up to the rounding of differently ordered sums.
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -80,7 +81,9 @@ class TorchTrainer:
         self.targets = _targets(targets, head, loss is None).to(device)
         if len(self.inputs) != len(self.targets):
             raise InputError(f"data: {len(self.inputs)} inputs but {len(self.targets)} targets")
-        self._sites = find_dropouts(self._new_module(0, ()), self.inputs[:2])
+        self._sites, outputs = find_dropouts(self._new_module(0, ()), self.inputs[:2])
+        if loss is None:
+            _check_outputs(outputs, self.targets, head)
 
     def __call__(self, members: Members, seed: int) -> NDArray[Any]:
         """Outputs (N, m) for all records of one model trained on ``members``."""
@@ -132,7 +135,7 @@ class TorchTrainer:
             "model": describe_value(self.model),
             "architecture": describe_value(repr(self._new_module(0, ())).splitlines()),
             "recipe": self.recipe.fingerprint(),
-            "loss": describe_value(self.loss),
+            "loss": self.head if self.loss is training_loss(self.head) else describe_value(self.loss),
             "inputs": array_digest(self.inputs.cpu().numpy()),
             "targets": array_digest(self.targets.cpu().numpy()),
         }
@@ -154,39 +157,33 @@ class TorchTrainer:
         recipe = self.recipe
         optimizer = recipe.build_optimizer(network.parameters())
         rates = [group["lr"] for group in optimizer.param_groups]
-        orders = [torch.Generator().manual_seed(_seeds(seed)[1]) for seed in seeds]
-        drops = [torch.Generator().manual_seed(_seeds(seed)[2]) for seed in seeds]
+        orders, drops = ([torch.Generator().manual_seed(_seeds(seed)[use]) for seed in seeds] for use in (1, 2))
         pool = torch.stack([torch.as_tensor(rows) for rows in members])
-        count = pool.shape[1]
-        starts = range(0, count, recipe.batch_size)
-        numbers = sum(int(np.prod(site.shape)) for site in self._sites)
-        masks_a_draw = count if numbers * count <= MASKS_A_DRAW else recipe.batch_size
-        masks: dict[str, Tensor] = {}
         for epoch in range(epochs):
-            order = torch.stack([torch.randperm(count, generator=generator) for generator in orders])
-            shuffled = pool.gather(1, order)
-            for step, start in enumerate(starts):
-                stop = min(start + recipe.batch_size, count)
-                if self._sites and start % masks_a_draw == 0:
-                    rows = min(masks_a_draw, count - start)
-                    masks = {k: v.to(self.device) for k, v in draw_masks(self._sites, rows, drops).items()}
-                first = start % masks_a_draw
-                batch_masks = {name: mask[:, first : first + stop - start] for name, mask in masks.items()}
-                x, y = self._batch(shuffled[:, start:stop], orders)
-                factor = recipe.factor((epoch + step / len(starts)) / epochs)
+            order = [torch.randperm(pool.shape[1], generator=generator) for generator in orders]
+            batches = torch.split(pool.gather(1, torch.stack(order)), recipe.batch_size, dim=1)
+            for step, (rows, masks) in enumerate(zip(batches, self._masks(batches, drops), strict=True)):
+                factor = recipe.factor((epoch + step / len(batches)) / epochs)
                 for group, rate in zip(optimizer.param_groups, rates, strict=True):
                     group["lr"] = rate * factor
+                x, y = self.inputs[rows], self.targets[rows]
+                if recipe.augment is not None:
+                    x = torch.stack([recipe.augment(*pair) for pair in zip(x, orders, strict=True)])
                 optimizer.zero_grad(set_to_none=True)
-                network.loss(x, y, batch_masks).backward()  # type: ignore[no-untyped-call]
+                network.loss(x, y, masks).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
                 yield
 
-    def _batch(self, rows: Tensor, generators: Sequence[torch.Generator]) -> tuple[Tensor, Tensor]:
-        x, y = self.inputs[rows], self.targets[rows]
-        if self.recipe.augment is not None:
-            augment = self.recipe.augment
-            x = torch.stack([augment(part, generator) for part, generator in zip(x, generators, strict=True)])
-        return x, y
+    def _masks(self, batches: Sequence[Tensor], drops: Sequence[torch.Generator]) -> Iterator[dict[str, Tensor]]:
+        """The dropout masks of each batch, drawn for the whole epoch at once where they are few: fewer calls."""
+        sizes = [batch.shape[1] for batch in batches]
+        numbers = sum(math.prod(site.shape) for site in self._sites)
+        if numbers * sum(sizes) <= MASKS_A_DRAW:
+            masks = draw_masks(self._sites, sum(sizes), drops, self.device)
+            parts = {name: torch.split(mask, sizes, dim=1) for name, mask in masks.items()}
+            yield from ({name: part[step] for name, part in parts.items()} for step in range(len(sizes)))
+        else:
+            yield from (draw_masks(self._sites, size, drops, self.device) for size in sizes)
 
     def _outputs(self, network: Network) -> Tensor:
         # As many records at a time as in a training batch: that is known to fit, in memory and in the cache.
@@ -277,6 +274,17 @@ def _floats_or_codes(values: Any, name: str) -> Tensor:
     if tensor.ndim == 0:
         raise InputError(f"{name}: expected a row per record, got a single number")
     return tensor.to(torch.get_default_dtype()) if tensor.is_floating_point() else tensor
+
+
+def _check_outputs(outputs: Tensor, targets: Tensor, head: str) -> None:
+    """Outputs and targets must not merely broadcast: (n,) against (n, 1) would train on all pairs of records."""
+    given = tuple(outputs.shape[1:])
+    if head == "squared" and given != tuple(targets.shape[1:]):
+        raise InputError(f"model: gives outputs of shape (n, *{given}) for targets (n, *{tuple(targets.shape[1:])})")
+    if head == "logistic" and given != (1,):
+        raise InputError(f"model: a logistic head needs outputs of shape (n, 1), got (n, *{given})")
+    if head == "softmax" and (len(given) != 1 or given[0] <= int(targets.max())):
+        raise InputError(f"model: classes 0 … {int(targets.max())} need as many logits, got outputs (n, *{given})")
 
 
 def _targets(values: Any, head: str, checked: bool) -> Tensor:

@@ -194,7 +194,7 @@ def main() -> None:
             "energy": stacked_against_single(energy_trainer, 64, rounds=3, epochs=10),
             "california": stacked_against_single(california_trainer, 64, rounds=2, epochs=3),
         },
-        "workers": lambda: workers_against_one(energy_trainer, 16, rounds=2),
+        "workers": lambda: workers_against_one(energy_trainer, 24, rounds=2),
     }
     report: dict[str, object] = json.loads(RESULTS.read_text()) if arguments.only and RESULTS.exists() else {}
     report["machine"] = {"cores": joblib.cpu_count(), "processor": platform.machine(), "torch": torch.__version__}

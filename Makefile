@@ -27,5 +27,15 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Benchmarks have an environment of their own: the libraries that noshadow is compared with are not its dependencies.
+BENCH := .venv-bench
+$(BENCH)/.installed: pyproject.toml constraints.txt benchmarks/requirements.txt
+	test -x $(BENCH)/bin/python || $(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/python -m pip install --quiet --constraint constraints.txt --editable . -r benchmarks/requirements.txt
+	touch $@
+
+bench: $(BENCH)/.installed
+	$(BENCH)/bin/python benchmarks/core.py
+
 clean:
 	rm -rf $(VENV) .venv-bench .mypy_cache .ruff_cache .pytest_cache

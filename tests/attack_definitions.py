@@ -1,4 +1,4 @@
-"""The attacks as their definitions read: plain loops over models and records, nothing shared with the library."""
+"""The attacks as their definitions read: plain loops, nothing shared with the library."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def lira_loop(signal, membership, variant="online", variance="per_sample", cente
 
 
 def rmia_loop(p, membership, p_z=None, variant="online", gamma=1.0, a=0.3):
-    """Probabilities p (K, N) of the records and p_z (K, Z) of the population; p_z None: the pool's other records."""
+    """Probabilities p (K, N) of records and p_z (K, Z) of the population; None: the pool's other records."""
     n_models, n_records = p.shape
 
     def average(values, member, k, i):
@@ -68,9 +68,11 @@ def rmia_loop(p, membership, p_z=None, variant="online", gamma=1.0, a=0.3):
 
 
 def half_splits(rng, n_models, n_records, fewest=3):
-    """Random membership in which every record has ``fewest`` models or more on both sides."""
+    """Fair coins, tossed again for a record until it has ``fewest`` models or more on both sides."""
+    membership = np.zeros((n_models, n_records), dtype=bool)
     while True:
-        membership = rng.random((n_models, n_records)) < 0.5
         counts = membership.sum(0)
-        if counts.min() >= fewest and counts.max() <= n_models - fewest:
+        again = np.flatnonzero((counts < fewest) | (counts > n_models - fewest))
+        if not len(again):
             return membership
+        membership[:, again] = rng.random((n_models, len(again))) < 0.5

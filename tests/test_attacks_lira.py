@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from attack_definitions import half_splits, lira_loop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -14,6 +13,7 @@ from noshadow import attacks
 from noshadow.attacks.lira import _fits, gaussian_nll
 from noshadow.attacks.moments import sides
 from noshadow.errors import InputError, NoshadowWarning
+from tests.attack_definitions import half_splits, lira_loop
 
 
 def draw(seed, n_models=13, n_records=9, shift=1.0):
@@ -111,7 +111,7 @@ def test_a_target_does_not_see_its_own_membership():
     flipped = membership.copy()
     flipped[4] = ~flipped[4]
     np.testing.assert_allclose(
-        attacks.lira(flipped * 0 + signal, flipped, variance="fixed").scores[4],
+        attacks.lira(signal, flipped, variance="fixed").scores[4],
         attacks.lira(signal, membership, variance="fixed").scores[4],
         rtol=1e-10,
     )
@@ -181,8 +181,8 @@ def test_one_sided_test_in_the_wrong_direction_is_noticed():
 def test_numpy_and_torch_single_and_double_strided_or_not_agree():
     signal, membership = draw(17)
     expected = attacks.lira(signal.astype(np.float32), membership).scores
-    for given in (torch.from_numpy(signal).float(), np.asfortranarray(signal.astype(np.float32))):
-        np.testing.assert_array_equal(attacks.lira(given, membership.astype(int)).scores, expected)
+    for array in (torch.from_numpy(signal).float(), np.asfortranarray(signal.astype(np.float32))):
+        np.testing.assert_array_equal(attacks.lira(array, membership.astype(int)).scores, expected)
 
 
 def test_chunks_do_not_change_the_result(monkeypatch):
@@ -191,6 +191,17 @@ def test_chunks_do_not_change_the_result(monkeypatch):
     monkeypatch.setattr("noshadow.attacks.arrays.CHUNK_BYTES", 8 * 13 * 7)
     parts = [attacks.lira(signal, membership, variance=v).scores for v in ("per_sample", "fixed")]
     np.testing.assert_allclose(parts, whole, rtol=1e-10, atol=1e-12)
+
+
+def test_the_caller_keeps_arrays_and_threads():
+    signal, membership = draw(22)
+    before, threads = membership.copy(), torch.get_num_threads()
+    result = attacks.lira(signal, membership)
+    with pytest.raises(InputError):
+        attacks.lira(signal, membership[:3])
+    assert torch.get_num_threads() == threads
+    membership[:] = True
+    np.testing.assert_array_equal(result.membership, before)
 
 
 def test_no_signal_gives_chance():
@@ -237,7 +248,7 @@ class TestBadInput:
     def test_too_few_references_names_the_remedy(self):
         membership = self.membership.copy()
         membership[:, 4] = np.arange(13) < 2
-        with pytest.raises(InputError, match="member of 2 of 13 models in row 4.*variance='fixed'"):
+        with pytest.raises(InputError, match=r"member of 2 of 13 models in row 4.*variance='fixed'"):
             attacks.lira(self.signal, membership)
         assert np.isfinite(attacks.lira(self.signal, membership, variance="fixed").scores).all()
 

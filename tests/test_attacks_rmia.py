@@ -6,7 +6,6 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from attack_definitions import half_splits, rmia_loop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
@@ -14,6 +13,7 @@ from scipy import special
 from noshadow import attacks
 from noshadow.attacks.rmia import log_average
 from noshadow.errors import InputError
+from tests.attack_definitions import half_splits, rmia_loop
 
 
 def draw(seed, n_models=9, n_records=12, size=17, digits=None):
@@ -57,24 +57,22 @@ def test_without_a_population_the_pool_serves_and_no_record_meets_itself(gamma):
     np.testing.assert_allclose(found.scores, expected, atol=1e-15)
 
 
-def test_a_population_record_equal_to_the_record_counts_at_gamma_one():
-    """LR ≥ γ includes equality: identical signals in all models have LR = 1."""
+def test_equal_ratios_count_at_gamma_one():
+    """LR ≥ γ includes equality: twins have LR = 1 and count for each other, but not just above γ = 1."""
     signal, membership, _ = draw(3)
-    found = attacks.rmia(signal, membership, signal[:, :1], "offline", a=0.3)
-    every_out = membership.copy()
-    every_out[:, 0] = False
-    p = special.expit(signal)
-    expected = rmia_loop(p, membership, p[:, :1], "offline", 1.0, 0.3)
-    np.testing.assert_array_equal(found.scores[~membership[:, 0]][:, 1:], expected[~membership[:, 0]][:, 1:])
+    signal[:, 1], membership[:, 1] = signal[:, 0], membership[:, 0]
+    at_one = attacks.rmia(signal, membership, gamma=1.0).scores
+    above = attacks.rmia(signal, membership, gamma=1.0 + 1e-9).scores
+    np.testing.assert_allclose(at_one, rmia_loop(special.expit(signal), membership, None), atol=1e-15)
+    np.testing.assert_array_equal(at_one[:, 0], at_one[:, 1])
+    np.testing.assert_allclose(at_one[:, :2] - above[:, :2], 1 / 11, atol=1e-15)
 
 
 def test_scales_and_temperatures_are_the_same_probabilities():
     signal, membership, population = draw(4)
     logit = attacks.rmia(signal, membership, population, temperature=3.0).scores
     logs = [special.log_expit(v / 3.0) for v in (signal, population)]
-    np.testing.assert_array_equal(
-        attacks.rmia(logs[0], membership, logs[1], scale="log_probability").scores, logit
-    )
+    np.testing.assert_array_equal(attacks.rmia(logs[0], membership, logs[1], scale="log_probability").scores, logit)
     halved = attacks.rmia(2 * logs[0], membership, 2 * logs[1], scale="log_probability", temperature=2.0)
     np.testing.assert_array_equal(halved.scores, logit)
 
@@ -84,8 +82,9 @@ def test_averages_survive_probabilities_of_any_size(online):
     """log p(x) with probabilities from 1 to e^−3000 in one record, against mpmath."""
     rng = np.random.default_rng(5)
     membership = half_splits(rng, 8, 5, fewest=3)
-    log_p = -np.array([0.0, 1e-3, 1.0, 40.0, 300.0, 900.0, 2000.0, 3000.0])[rng.permuted(
-        np.tile(np.arange(8), (5, 1)), axis=1).T]
+    log_p = -np.array([0.0, 1e-3, 1.0, 40.0, 300.0, 900.0, 2000.0, 3000.0])[
+        rng.permuted(np.tile(np.arange(8), (5, 1)), axis=1).T
+    ]
     found = log_average(torch.from_numpy(log_p), torch.from_numpy(membership), online, 1.0).numpy()
     with mpmath.workdps(50):
         for k in range(8):

@@ -1,4 +1,4 @@
-"""Ranking metrics against their definitions, ties against enumeration, the noise ceiling and the bootstrap."""
+"""Ranking metrics against definitions, ties against enumeration, the noise ceiling, the bootstrap."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import itertools
 
 import numpy as np
 import pytest
-from attack_definitions import half_splits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -14,12 +13,13 @@ from sklearn.metrics import ndcg_score
 
 from noshadow import attacks, evaluate
 from noshadow.errors import InputError
+from tests.attack_definitions import half_splits
 
 small = st.lists(st.integers(0, 3), min_size=5, max_size=5)
 
 
 def recall_by_enumeration(score, truth, wanted, kept):
-    """Mean recall over all pairs of orders of the rows, one breaking the ties of truth, one those of score."""
+    """Mean recall over all pairs of row orders, one breaking the ties of truth, one those of score."""
     orders = list(itertools.permutations(range(len(score))))
     tops = [set(sorted(order, key=lambda i: -truth[i])[:wanted]) for order in orders]
     keeps = [set(sorted(order, key=lambda i: -score[i])[:kept]) for order in orders]
@@ -47,7 +47,10 @@ def test_shares_that_are_whole_in_decimal_stay_whole():
 
 
 @settings(max_examples=30, deadline=None)
-@given(score=st.lists(st.integers(0, 2), min_size=4, max_size=4), truth=st.lists(st.integers(0, 2), min_size=4, max_size=4))
+@given(
+    score=st.lists(st.integers(0, 2), min_size=4, max_size=4),
+    truth=st.lists(st.integers(0, 2), min_size=4, max_size=4),
+)
 def test_ties_are_averaged_over_their_orders(score, truth):
     found = evaluate.recall(score, truth, top=0.5, keep=0.75)
     assert found == pytest.approx(recall_by_enumeration(score, truth, 2, 3))
@@ -104,9 +107,7 @@ def test_over_targets_ranks_members_only():
     np.testing.assert_array_equal(found.values, [0.0, 1.0])
     assert (found.mean, found.std) == (0.5, pytest.approx(np.sqrt(0.5)))
     assert str(found) == "0.5000 ± 0.7071"
-    broken = evaluate.over_targets(
-        evaluate.recall, scores, np.zeros(6), members, tiebreak=-truth, top=0.4, keep=0.4
-    )
+    broken = evaluate.over_targets(evaluate.recall, scores, np.zeros(6), members, tiebreak=-truth, top=0.4, keep=0.4)
     np.testing.assert_array_equal(broken.values, [0.0, 0.0])
 
 
@@ -170,15 +171,13 @@ def test_bootstrap_sees_a_difference_and_claims_none_where_there_is_none():
 
 
 def test_bootstrap_interval_holds_its_level():
-    """Two equally good scores, 150 draws of data: the 90 % interval misses 0 in about 10 % (≤ 18 % at 3 σ)."""
+    """Two equally good scores, 150 draws: the 90 % interval misses 0 in about 10 % (≤ 18 % at 3 σ)."""
     misses = 0
     for seed in range(150):
         rng = np.random.default_rng(seed)
         truth = rng.normal(size=80)
         first, second = (truth + rng.normal(size=80) for _ in range(2))
-        found = evaluate.paired_bootstrap(
-            evaluate.spearman, first, second, truth, draws=80, confidence=0.9, seed=seed
-        )
+        found = evaluate.paired_bootstrap(evaluate.spearman, first, second, truth, draws=80, confidence=0.9, seed=seed)
         misses += not found.low <= 0 <= found.high
     assert 0.03 < misses / 150 < 0.18
 
@@ -215,9 +214,15 @@ def test_bootstrap_over_targets():
         (lambda: evaluate.over_targets(evaluate.recall, [[1, 2]], [1], [[1, 1]]), "truth: expected shape"),
         (lambda: evaluate.over_targets(evaluate.recall, [[1, 2]], [1, 2], [[0, 0]]), "target 0 has none"),
         (lambda: evaluate.paired_bootstrap(evaluate.recall, [1], [1], [1], unit="models"), "unit: 'models'"),
-        (lambda: evaluate.paired_bootstrap(evaluate.recall, [1], [1], [1], unit="targets"), "needs two targets"),
+        (
+            lambda: evaluate.paired_bootstrap(evaluate.recall, [1], [1], [1], unit="targets"),
+            "needs two targets",
+        ),
         (lambda: evaluate.paired_bootstrap(evaluate.recall, [1], [1], [1], draws=0), "draws, confidence"),
-        (lambda: evaluate.paired_bootstrap(evaluate.recall, [1, 2], [[1, 2]] * 2, [1, 2]), "scores: expected shape"),
+        (
+            lambda: evaluate.paired_bootstrap(evaluate.recall, [1, 2], [[1, 2]] * 2, [1, 2]),
+            "scores: expected shape",
+        ),
     ],
 )
 def test_bad_input_is_named(call, message):

@@ -9,6 +9,7 @@ import typer
 from noshadow._version import __version__
 from noshadow.commands.demo import demo
 from noshadow.commands.score import score
+from noshadow.commands.theory import theory_app
 
 app = typer.Typer(
     name="noshadow",
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo)
 app.command("score")(score)
+app.add_typer(theory_app, name="theory")
 
 
 def _version(wanted: bool) -> None:

@@ -4,8 +4,9 @@ A ``score`` ranks records by predicted risk, ``truth`` is what an attack measure
 Rankings are over the members of a target model: pass arrays of its members, or use ``over_targets``.
 
 Ties. A success rate from K models takes few values, so that many records tie. ``tiebreak`` (the parametric
-separation, ``AttackResult.tiebreak``) orders records of equal truth. What is still equal, in truth or in score, is
-averaged over all its orders in closed form: no result depends on the order of the rows or on a seed.
+separation, ``AttackResult.tiebreak``) orders records of equal truth. What is still equal, in truth or in
+score, is averaged over all its orders in closed form: no result depends on the order of the rows or on a
+seed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Measured(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """A metric over targets (or splits): its values, their mean and sample standard deviation (NaN for one)."""
+    """A metric over targets or splits: values, mean and sample standard deviation (NaN for one)."""
 
     values: Floats
 
@@ -73,7 +74,7 @@ def recall(score: Any, truth: Any, top: float = 0.01, keep: float = 0.05, tiebre
 
 
 def precision_at_k(score: Any, truth: Any, k: int | float, top: float = 0.01, tiebreak: Any = None) -> float:
-    """Fraction of the k records with the highest score that lie in the ``top`` share by truth; k: number or share."""
+    """Fraction of the k highest scores (number or share) that lie in the ``top`` share by truth."""
     values, target = _pair(score, truth, tiebreak)
     n = len(values)
     if isinstance(k, (int, np.integer)) and not 1 <= k <= n:
@@ -95,8 +96,8 @@ def spearman(score: Any, truth: Any, tiebreak: Any = None) -> float:
 def ndcg(score: Any, truth: Any, k: int | None = None, baseline: float = 0.0) -> float:
     """Σ_{r ≤ k} gain of the r-th record by score / log₂(1 + r), over its largest possible value.
 
-    gain = max(truth − baseline, 0): with success rates ``baseline=0.5`` counts what is above guessing. Records of
-    equal score share their mean gain.
+    gain = max(truth − baseline, 0): with success rates ``baseline=0.5`` counts what is above guessing.
+    Records of equal score share their mean gain.
     """
     values, target = _pair(score, truth, None)
     gain = np.maximum(target - baseline, 0.0)
@@ -114,7 +115,7 @@ def ndcg(score: Any, truth: Any, k: int | None = None, baseline: float = 0.0) ->
 
 
 def ordering(value: Any, tiebreak: Any = None) -> Floats:
-    """One number a record, (n,), that orders them by value and equal values by tiebreak; equal in both stays equal."""
+    """One number a record, (n,): its order by value, then by tiebreak; equal in both stays equal."""
     first = _vector(value, "value")
     if tiebreak is None:
         return first
@@ -131,7 +132,7 @@ def ordering(value: Any, tiebreak: Any = None) -> Floats:
 def over_targets(
     metric: Metric, scores: Any, truth: Any, members: Any, *, tiebreak: Any = None, **options: Any
 ) -> Summary:
-    """``metric`` over the members of each target: scores (T, N), truth (N,) or (T, N), members (T, N) booleans."""
+    """``metric`` over the members of each target: scores (T, N), truth (N,) or (T, N), members (T, N)."""
     score, inside, target = _targets(scores, members, truth)
     values = []
     for row, mask, aim in zip(score, inside, target, strict=True):
@@ -157,8 +158,8 @@ def ceiling(
     members   (T, N) booleans: averaged over the members of each target; None: over all records
     splits    random halvings; each half predicts the other, and the two are averaged
 
-    Both halves are noisy and hold half the models. A predictor without noise, or a truth from all the models, can
-    do better than this; a predictor that reaches it is as good as running the attack again.
+    Both halves are noisy and hold half the models. A predictor without noise, or a truth from all the
+    models, can do better than this; a predictor that reaches it is as good as running the attack again.
     """
     if n_models < 8:
         raise InputError(f"n_models: {n_models}; two halves of at least 4 models are needed")
@@ -225,7 +226,7 @@ def paired_bootstrap(
     if unit == "targets":
         drawn = observed[rng.integers(0, n_targets, (draws, n_targets))].mean(1)
     else:
-        drawn = np.array([differences(rng.choice(n, n)).mean() for _ in range(draws)])
+        drawn = np.array([differences(rng.integers(0, n, (n,))).mean() for _ in range(draws)])
     low, high = np.quantile(drawn, [(1.0 - confidence) / 2.0, (1.0 + confidence) / 2.0])
     tail = min((drawn <= 0).sum(), (drawn >= 0).sum())
     p_value = min(1.0, 2.0 * (tail + 1) / (draws + 1))
@@ -239,7 +240,7 @@ def _size(share: float, n: int, name: str) -> int:
 
 
 def _top(values: Floats, size: int) -> Floats:
-    """P(record is among the ``size`` highest) when equal values are ordered by chance, (n,); sums to ``size``."""
+    """P(record is among the ``size`` highest) with equal values in random order, (n,)."""
     edge = np.partition(values, len(values) - size)[len(values) - size]
     above = values > edge
     level = values == edge

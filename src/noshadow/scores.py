@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -225,8 +226,8 @@ def score_with_diagnostics(
     """The scores and what was found on the way, without warnings."""
     names = _resolve(layer.kind, scores)
     needs_curvature = any(SCORES[name].needs_curvature for name in names)
-    with progress_bar("Scoring", None if needs_curvature else layer.n, progress) as advance:
-        curvature = dense_curvature(layer, memory) if needs_curvature else None
+    with progress_bar("Scoring", layer.n * (3 if needs_curvature else 1), progress) as advance:
+        curvature = dense_curvature(layer, memory, advance) if needs_curvature else None
         chunk = curvature.chunk if curvature else 65_536
         columns = {name: torch.empty(layer.n, dtype=torch.float64) for name in names}
         influence_sum, flagged = 0.0, []
@@ -239,6 +240,7 @@ def score_with_diagnostics(
                 flagged += (records.removal[1].nonzero().flatten() + rows.start).tolist()
             advance(rows.stop - rows.start)
     frame = pd.DataFrame({name: column.numpy() for name, column in columns.items()})
+    _require_finite(frame)
     if curvature is None:
         return frame, Diagnostics()
     diagnostics = Diagnostics(
@@ -292,6 +294,17 @@ def _resolve(head: Head, scores: Sequence[str] | None) -> list[str]:
         if not SCORES[name].applies(head):
             raise InputError(f"scores: {name!r} needs class probabilities, a {head.name} head has none")
     return list(dict.fromkeys(names))
+
+
+def _require_finite(frame: pd.DataFrame) -> None:
+    """The last line of defence: numbers near the end of the floating-point range can still overflow."""
+    for name, column in frame.items():
+        bad = np.flatnonzero(~np.isfinite(column.to_numpy())).tolist()
+        if bad:
+            raise InputError(
+                f"features, outputs: {name} overflows in {name_rows(bad)} (counted from 0); values this large cannot "
+                "be scored, rescale the features or drop those records"
+            )
 
 
 def _records(layer: LastLayer, rows: slice, curvature: DenseCurvature | None, full_step: bool) -> Records:

@@ -1,20 +1,24 @@
 """A lower bound on the ε of differential privacy that holds its level.
 
 The unit that is taken as independent is the membership bit of a record in one target model. Given that model
-and all other models, a target's scores are fixed numbers: the attacks leave the target's own membership row out
-of everything that scores it. If training is (ε, δ)-private and the bits are independent fair coins, then of r
-guesses made from the scores the number that is right is stochastically at most Binomial(r, e^ε/(1+e^ε)), up to
-δ, however the records depend on one another inside the model (Steinke, Nasr and Jagielski, "Privacy auditing
-with one (1) training run", 2023). Nothing is assumed about records or scores being independent.
+and all other models, a target's scores are fixed numbers: the attacks leave the target's own membership
+row out of everything that scores it. If training is (ε, δ)-private and the bits are independent fair
+coins, then of r guesses made from the scores the number that is right is stochastically at most
+Binomial(r, e^ε/(1+e^ε)), up to δ, however the records depend on one another inside the model (Steinke,
+Nasr and Jagielski, "Privacy auditing with one (1) training run", 2023). Nothing is assumed about records
+or scores being independent.
 
 * Guesses: "member" for the r₊ highest scores, "non-member" for the r₋ lowest, silence between. The pairs
-  (r₊, r₋) come from a fixed grid (``FRACTIONS`` of N, with and without r₋), and each is tested at its share of the
-  error (Bonferroni). Equal scores are ordered by a coin, never by position, which may correlate with membership.
+  (r₊, r₋) come from a fixed grid (``FRACTIONS`` of N, with and without r₋), and each is tested at its
+  share of the error (Bonferroni). Equal scores are ordered by a coin, never by position, which may
+  correlate with membership.
 * Several targets: their bounds depend on each other (each is a reference for the rest), so they are combined
   by a rule that holds under any dependence: if each fails with probability at most α/2, at least half of them
   fail together with probability at most α. The median over targets at level α/2 is a bound at level α.
 
 Splits that fix the number of members make the bits slightly negatively dependent, which thins the tails.
+Where a target has a share π ≠ ½ of the records, always guessing the larger side is right more often than not:
+the odds max(π, 1−π)/min(π, 1−π) are divided out of the odds of a right guess before ε is claimed.
 """
 
 from __future__ import annotations
@@ -58,7 +62,10 @@ def epsilon_lower_bound(
     right, guesses = _right_guesses(score, inside, np.random.default_rng(seed))
     error = (1.0 - confidence) / (1 if n_targets == 1 else 2) / len(guesses)
     bound = _private_bound(right, guesses, n, error, delta) if delta else _pure_bound(right, guesses, error)
-    per_target = np.sort(bound.max(1))
+    n_in = inside.sum(1)
+    with np.errstate(divide="ignore"):
+        prior = np.abs(np.log(n_in) - np.log(n - n_in))
+    per_target = np.sort(bound.max(1) - prior)
     return float(max(per_target[n_targets // 2], 0.0))  # if this one fails, so does at least half of them
 
 

@@ -7,11 +7,11 @@ without ("out"). With a normal law fitted to the signals of each side, the score
     offline             log P(out-signal ≤ φ) = log Φ((φ − μ_out)/σ_out): one-sided, members are higher
     offline_two_sided   −log N(φ; μ_out, σ²_out): unlike a non-member, in either direction
 
-All K targets in one pass. A side of n models has mean μ and sum of squares S about it. For a model on that side
-at d = φ − μ, leaving it out gives n − 1 models with
+All K targets in one pass. A side of n models has mean μ and sum of squares S about it. For a model on that
+side at d = φ − μ, leaving it out gives n − 1 models with
     φ − mean = d n/(n − 1),        sum of squares = S − d² n/(n − 1),
-and for the models on the other side nothing changes. So each (model, record) pair needs its own side downdated and
-the other side as it is: a dozen vectorised lines, and nothing is fitted K times.
+and for the models on the other side nothing changes. So each (model, record) pair needs its own side
+downdated and the other side as it is: a dozen vectorised lines, and nothing is fitted K times.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from noshadow.attacks.arrays import (
     as_membership,
     as_models_by_records,
     column_chunks,
+    one_thread,
     require_choice,
     require_members,
 )
@@ -45,6 +46,7 @@ DOMINATED = 1e-4  # a leave-one-out sum of squares below this fraction of the wh
 FLOOR = 1e-12  # smallest variance of a side, as a fraction of the spread of both sides' references
 
 
+@one_thread()
 def lira(
     signal: Any,
     membership: Any,
@@ -58,18 +60,19 @@ def lira(
     """Attack each of K models with the rest as references.
 
     signal      (K, N), or (K, N, A) for A augmented queries a record: their scores are summed, the likelihood
-                of independent queries (correlated ones make it overconfident, not misordered)
+                ratio of independent queries; where they are correlated it overstates the evidence
     membership  (K, N) booleans
     variance    "per_sample": population variance of a record's references on a side (3 models a side or more)
-                "fixed":      one variance a side, pooled over the records: Σᵢ Sᵢ / Σᵢ (nᵢ − 1), each record about
-                              its own mean (2 models a side or more)
+                "fixed":      one variance a side, pooled over the records, each about its own mean:
+                              Σᵢ Sᵢ / Σᵢ (nᵢ − 1) (2 models a side or more)
                 "auto":       per_sample from 64 models on, fixed below
     center      "mean" or "median" as μ; the variance is about the mean in both
-    members     whether members' signals are "higher" (logits) or "lower" (losses): for variant="offline" alone
+    members     whether members' signals are "higher" (logits) or "lower" (losses); only for "offline"
     constant    records whose signal never varies: "raise", or "tie" to score them on the threshold (0 online)
 
-    Online scores decide at 0; offline ones where the other models' balanced accuracy is best. ``separation`` is d̂′
-    of the signal (averaged over queries) and keeps its sign: positive where members' signals are higher.
+    Online scores decide at 0; offline ones where the other models' balanced accuracy is best.
+    ``separation`` is d̂′ of the signal (averaged over queries) and keeps its sign: positive where members'
+    signals are higher.
     """
     require_choice("variant", variant, ("online", "offline", "offline_two_sided"))
     require_choice("variance", variance, ("per_sample", "fixed", "auto"))
@@ -100,7 +103,7 @@ def lira(
 
 
 class Fit(NamedTuple):
-    """One side's normal law as each target sees it: the target's residual from it and its variance, (K, c)."""
+    """One side's normal law as each target sees it: its residual from the mean and the variance, (K, c)."""
 
     residual: Tensor
     variance: Tensor
@@ -121,18 +124,17 @@ def _grown(inside: Side, outside: Side, weight: Tensor) -> Tensor:
     return torch.lerp(of_out, of_in, weight)
 
 
-def leave_one_out_scatter(
-    x: Tensor, weight: Tensor, deviation: Tensor, inside: Side, outside: Side
-) -> Tensor:
+def leave_one_out_scatter(x: Tensor, weight: Tensor, deviation: Tensor, inside: Side, outside: Side) -> Tensor:
     """Sum of squares about the mean of each model's own side without that model, (K, c).
 
-    Where one model makes up nearly all of its side's S, the difference is rounding error, and the rest is summed
-    anew. Of three or more models at most one can do that, so it is a short pass over the few records concerned.
+    Where one model makes up nearly all of its side's S, the difference is rounding error, and the rest is
+    summed anew. Of three or more models at most one can do that, so it is a short pass over the few
+    records concerned.
     """
     squares = deviation.square().mul_(_grown(inside, outside, weight))
     whole = torch.lerp(outside.scatter, inside.scatter, weight)
     rest = (whole - squares).clamp_min_(0.0)
-    model, record = ((rest < DOMINATED * whole).nonzero()).unbind(1)
+    model, record = (rest < DOMINATED * whole).nonzero().unbind(1)
     if len(record):
         others = weight[:, record] == weight[model, record]
         others[model, torch.arange(len(record), device=x.device)] = False
@@ -147,8 +149,10 @@ def medians(x: Tensor, side: Tensor) -> tuple[Tensor, Tensor]:
 
     With a₀ ≤ … ≤ aₙ₋₁ and h = ⌊n/2⌋, leaving out the value v gives
         n even:  a_h if v ≤ a_{h−1}, else a_{h−1}
-        n odd:   the mean of a_h, a_{h+1} if v < a_h; of a_{h−1}, a_{h+1} if v = a_h; of a_{h−1}, a_h if v > a_h.
-    Among equal values it does not matter which one is left out, so that values decide and ranks are not needed.
+        n odd:   the mean of a_h and a_{h+1} if v < a_h, of a_{h−1} and a_{h+1} if v = a_h,
+                 of a_{h−1} and a_h if v > a_h.
+    Among equal values it does not matter which one is left out, so that values decide and ranks are not
+    needed.
     """
     n = side.sum(0)
     ordered = torch.where(side, x, torch.inf).sort(0).values
@@ -161,7 +165,7 @@ def medians(x: Tensor, side: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _fits(x: Tensor, member: Tensor, center: str, pooled: Tensor | None) -> tuple[Fit, Fit]:
-    """Each pair's own side without the model, and its other side; x, member (K, c); pooled (2, K): out, in."""
+    """Each pair's own side without the model, and its other side; x, member (K, c), pooled (2, K)."""
     weight = member.to(torch.float64)
     inside, outside, deviation = sides(x, weight)
     if center == "median":
@@ -187,9 +191,7 @@ def _fits(x: Tensor, member: Tensor, center: str, pooled: Tensor | None) -> tupl
     )
 
 
-def _scores(
-    x: Tensor, member: Tensor, variant: str, center: str, members: str, pooled: Tensor | None
-) -> Tensor:
+def _scores(x: Tensor, member: Tensor, variant: str, center: str, members: str, pooled: Tensor | None) -> Tensor:
     """Scores (K, c) of some records."""
     own, other = _fits(x, member, center, pooled)
     if variant == "online":
@@ -204,7 +206,7 @@ def _scores(
 
 
 def _pooled_variances(x: Tensor, inside: Tensor) -> Tensor:
-    """Σᵢ Sᵢ / Σᵢ (nᵢ − 1) over the records without each target, (2, K): of the out-models and of the in-models."""
+    """Σᵢ Sᵢ / Σᵢ (nᵢ − 1) over the records without each target, (2, K): out-models, in-models."""
     n_models, n_records = x.shape
     scatter = torch.zeros((2, n_models), dtype=torch.float64, device=x.device)
     freedom = torch.zeros_like(scatter)
@@ -221,9 +223,7 @@ def _pooled_variances(x: Tensor, inside: Tensor) -> Tensor:
 
 def _require_references(inside: Tensor, references: int, both: bool) -> None:
     """``references`` models must remain on the out-side, or on both, when one is left out."""
-    remedy = "train more models" + (
-        "" if references == 1 else ", or use variance='fixed', which needs one less"
-    )
+    remedy = "train more models" + ("" if references == 1 else ", or use variance='fixed', which needs one less")
     fewest_in = references + 1 if both else 1
     require_members(inside, fewest_in, inside.shape[0] - references - 1, remedy)
 
@@ -235,8 +235,9 @@ def _constant_records(queries: tuple[Tensor, ...], constant: str) -> Tensor:
         still = still[(query[:, still] == query[0, still]).all(0)]
     if len(still) and (constant == "raise" or len(still) == queries[0].shape[1]):
         raise InputError(
-            f"signal: constant over all models in {name_rows(still.tolist())} (counted from 0): nothing can be "
-            "inferred there; leave those records out, or pass constant='tie' to count them as undecided"
+            f"signal: constant over all models in {name_rows(still.tolist())} (counted from 0): "
+            "nothing can be inferred there; leave those records out, or pass constant='tie' to count them "
+            "as undecided"
         )
     return still
 
@@ -253,5 +254,5 @@ def _warn_direction(result: AttackResult, members: str) -> None:
         warnings.warn(
             f"members: signals of members are not {members} but {other} on the whole; pass members={other!r}",
             NoshadowWarning,
-            stacklevel=3,
+            stacklevel=4,  # past the thread guard, to the caller
         )

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.spatial import ConvexHull
 from torch import Tensor
 
 from noshadow.attacks.arrays import Floats, as_floats, to_numpy
@@ -34,6 +35,15 @@ class RocCurve:
     def auc(self) -> float:
         """Area under the curve: P(member > non-member) + ½ P(equal)."""
         return float(np.sum(np.diff(self.fpr) * (self.tpr[1:] + self.tpr[:-1])) / 2.0)
+
+    @property
+    def hull_auc(self) -> float:
+        """Area under the concave hull: what an attacker who tosses between two thresholds attains.
+
+        Never below ``auc``, and above ½ even by chance: for comparison with tools that report it as the AUC.
+        """
+        corner = [[1.0, 0.0]]  # with it the lower edges are the axes, and the area is that below the curve
+        return float(ConvexHull(np.r_[np.c_[self.fpr, self.tpr], corner]).volume)
 
     def tpr_at_fpr(self, fpr: float) -> float:
         """Largest true positive rate among the thresholds whose false positive rate is at most ``fpr``."""

@@ -1,4 +1,4 @@
-"""Means and spreads of a statistic over the models with a record and the models without, and their separation.
+"""Means and spreads of a statistic over the models with and without a record, and their separation.
 
 Everything is a few passes over (K, c) arrays, K models by some of the records. Membership enters as weights
 w ∈ {0, 1}: ``torch.lerp(out, in, w)`` picks a side's value exactly and several times faster than a ``where``.
@@ -37,7 +37,7 @@ def centred(values: Tensor, columns: slice) -> Tensor:
 
 
 def sides(x: Tensor, weight: Tensor) -> tuple[Side, Side, Tensor]:
-    """In-side, out-side and each model's deviation from the mean of its own side; x, weight (K, c) in float64.
+    """In-side, out-side and each model's deviation from its own side's mean; x, weight (K, c) in float64.
 
     Two passes: sums of squares are taken about the means, never as differences of raw sums.
     """

@@ -1,10 +1,10 @@
 """What every attack returns, and the three things that all of them compute the same way.
 
-* decisions: "member" where the score exceeds the target's threshold. A log likelihood ratio is cut at 0; a score
-  without a natural zero is cut where the *other* models' balanced accuracy is best (``calibrate``).
+* decisions: "member" where the score exceeds the target's threshold. A log likelihood ratio is cut at 0; a
+  score without a natural zero is cut where the *other* models' balanced accuracy is best (``calibrate``).
 * success rate of a record: the fraction of the K models whose membership was decided right, a score on the
-  threshold counting half. The plain mean over models is the usual definition; where a record is in more models
-  than it is out of, ``balanced_success_rate`` weighs both halves equally.
+  threshold counting half. The plain mean over models is the usual definition; where a record is in more
+  models than it is out of, ``balanced_success_rate`` weighs both halves equally.
 * separation d̂′ of a record: how far apart the attack's statistic lies in the models with and without it.
 """
 
@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from noshadow.attacks.arrays import Bools, Floats, column_chunks, to_numpy
+from noshadow.attacks.arrays import Bools, Floats, column_chunks, models_in, to_numpy
 from noshadow.attacks.epsilon import epsilon_lower_bound
 from noshadow.attacks.metrics import RocCurve, roc
 from noshadow.attacks.moments import separations
@@ -35,8 +35,8 @@ class AttackResult:
     scores            (K, N)  higher: more likely a member
     membership        (K, N)  the truth
     thresholds        (K,)    "member" is decided where the score exceeds it
-    success_rate      (N,)    fraction of the K models decided right (ASR); a score on the threshold counts half
-    separation        (N,)    d̂′ = (μ_in − μ_out)/√((σ²_in + σ²_out)/2) of the attack's statistic, with its sign
+    success_rate      (N,)    fraction of the K models decided right (ASR), ties counting half
+    separation        (N,)    d̂′ = (μ_in − μ_out)/√((σ²_in + σ²_out)/2) of the attack's statistic
     separation_error  (N,)    standard error of d̂′
 
     The ROC curve and what follows from it pool all K·N (model, record) pairs.
@@ -87,7 +87,7 @@ class AttackResult:
 
     @property
     def tiebreak(self) -> Floats:
-        """(N,) d̂′ turned so that positive is the way members move on the whole: it orders equal success rates.
+        """(N,) d̂′ turned so that positive is the way members move: it orders equal success rates.
 
         A loss falls on members and a logit rises, so the sign that most exposed records share is the one to
         rank by; it is that of the mean of d̂′ over the records, each d̂′ clipped at ±10.
@@ -126,8 +126,8 @@ class AttackResult:
 
     def __repr__(self) -> str:
         n_models, n_records = self.scores.shape
-        mean = self.success_rate.mean()
-        return f"AttackResult({self.attack!r}, models={n_models}, records={n_records}, mean success rate {mean:.4f})"
+        rate = f"mean success rate {self.success_rate.mean():.4f}"
+        return f"AttackResult({self.attack!r}, models={n_models}, records={n_records}, {rate})"
 
     def _tensors(self) -> tuple[Tensor, Tensor, Tensor]:
         return (
@@ -146,7 +146,7 @@ def conclude(
     """
     cut = calibrate(scores, inside) if thresholds is None else thresholds
     right_in, right_out = success_by_side(scores, inside, cut)
-    share_in = to_numpy(inside.sum(0)) / inside.shape[0]
+    share_in = to_numpy(models_in(inside)) / inside.shape[0]
     difference, error = separations(statistic, inside)
     return AttackResult(
         attack=attack,
@@ -160,7 +160,7 @@ def conclude(
 
 
 def success_by_side(scores: Tensor, inside: Tensor, thresholds: Tensor) -> tuple[Floats, Floats]:
-    """Fractions of a record's in-models and of its out-models that are decided right, (N,) each; ties half."""
+    """Fractions of a record's in-models and out-models that are decided right, (N,) each; ties half."""
     n_models, n_records = scores.shape
     right = torch.empty((2, n_records), dtype=torch.float64, device=scores.device)
     for columns in column_chunks(n_records, n_models):
@@ -175,9 +175,10 @@ def success_by_side(scores: Tensor, inside: Tensor, thresholds: Tensor) -> tuple
 def calibrate(scores: Tensor, inside: Tensor) -> Tensor:
     """For each target the threshold (K,) with the best balanced accuracy over the other K − 1 models.
 
-    Candidates are quantiles of the pooled scores, of of evenly spaced records where there are very many). Counts above each candidate are taken model by model, so that
-    leaving a target out is a subtraction of integers: exact. The threshold is the next float above the candidate,
-    since "above" is strict and a score equal to the candidate was counted as a non-member.
+    Candidates are quantiles of the pooled scores (of evenly spaced records where there are very many).
+    Counts above each candidate are taken model by model, so that leaving a target out is a subtraction of
+    integers: exact. The threshold is the next float above the candidate, since "above" is strict and a
+    score equal to the candidate was counted as a non-member.
     """
     n_models, n_records = scores.shape
     stride = max(1, n_models * n_records // CALIBRATION_PAIRS)

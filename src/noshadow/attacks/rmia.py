@@ -1,4 +1,4 @@
-"""RMIA, the robust membership-inference attack (Zarifzadeh, Liu and Shokri, 2024), leaving each model out in turn.
+"""RMIA, robust membership inference (Zarifzadeh, Liu and Shokri, 2024), leaving each model out in turn.
 
 A record x is compared with many others z: with the likelihood ratio
     LR(x, z) = [p(x|θ)/p(x)] / [p(z|θ)/p(z)]
@@ -7,8 +7,8 @@ probability of the true label and p(·) its average over the references, the oth
     online    p(x) = ½ (mean over in-references + mean over out-references)
     offline   p(x) = ½ ((1 + a) · mean over out-references + (1 − a)), and the same for z.
 
-LR ≥ γ says that the log-ratio of z plus log γ is at most that of x, so that one sort of the records and one binary
-search a z give all scores of a target: O((N + Z) log N), never N × Z.
+LR ≥ γ says that the log-ratio of z plus log γ is at most that of x, so that one sort of the records and
+one binary search a z give all scores of a target: O((N + Z) log N), never N × Z.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from noshadow.attacks.arrays import (
     as_membership,
     as_models_by_records,
     column_chunks,
+    one_thread,
     require_choice,
     require_members,
     to_numpy,
@@ -35,6 +36,7 @@ CANCELS = 1e-6  # a leave-one-out sum below this fraction of the whole is summed
 TINY = float(np.finfo(np.float64).tiny)
 
 
+@one_thread()
 def rmia(
     signal: Any,
     membership: Any,
@@ -50,17 +52,18 @@ def rmia(
 
     signal       (K, N)  of the records: the logit signal φ, or log-probabilities by ``scale``
     membership   (K, N)  booleans
-    population   (K, Z)  the same of the records z, which no model was trained on; None: the other N − 1 records
-                         of the pool, averaged as x is
+    population   (K, Z)  the same of the records z, which no model was trained on; None: the other N − 1
+                         records of the pool, averaged as x is
     gamma        γ > 0
     a            0 ≤ a ≤ 1, offline only: how much higher a probability is on members; 1 says no higher
     temperature  T > 0: p = σ(φ/T) for "logit" (for softmax heads signals of ``logits / T`` are the exact
                  temperature), p^(1/T) for "log_probability"
-    scale        "logit": log p = −log(1 + exp(−φ/T)); "log_probability": any log p ≤ 0, for squared error −loss
-                 (a Gaussian likelihood with T = 2σ²)
+    scale        "logit": log p = −log(1 + exp(−φ/T)); "log_probability": any log p ≤ 0, for squared
+                 error −loss (a Gaussian likelihood with T = 2σ²)
 
-    Decisions are cut where the other models' balanced accuracy is best; ``separation`` is d̂′ of the log-ratio
-    log p(x|θ) − log p(x).
+    Decisions are cut where the other models' balanced accuracy is best; ``separation`` is d̂′ of the
+    log-ratio log p(x|θ) − log p(x). The attack compares probabilities: records that every model is sure of
+    to the last digit (φ/T > 36) have ratio 1 and tie, and a higher temperature tells them apart.
     """
     require_choice("variant", variant, ("online", "offline"))
     _require_options(gamma, a, temperature)
@@ -79,9 +82,7 @@ def rmia(
     else:
         z = as_models_by_records(population, "population").to(x.device)
         if z.shape[0] != n_models:
-            raise InputError(
-                f"population: {z.shape[0]} models, but signal has {n_models}; they must be the same"
-            )
+            raise InputError(f"population: {z.shape[0]} models, but signal has {n_models}; they must be the same")
         if not logit:
             _require_log_probability(z, "population")
         # the population is out of every model: online, its average is over all references as they are
@@ -109,9 +110,9 @@ def _log_ratio(x: Tensor, inside: Tensor, online: bool, a: float, logit: bool, t
 def log_average(log_p: Tensor, member: Tensor, online: bool, a: float) -> Tensor:
     """log p(x) from the references of each target, (K, c).
 
-    Probabilities are summed a side in units of the record's largest, and a target's own is taken off its side's
-    sum. Where that leaves next to nothing, as when one probability dwarfs the rest together, the difference is
-    rounding error and the record is summed in logarithms.
+    Probabilities are summed a side in units of the record's largest, and a target's own is taken off its
+    side's sum. Where that leaves next to nothing, as when one probability dwarfs the rest together, the
+    difference is rounding error and the record is summed in logarithms.
     """
     weight = member.to(torch.float64)
     top = log_p.amax(0)
@@ -124,9 +125,7 @@ def log_average(log_p: Tensor, member: Tensor, online: bool, a: float) -> Tensor
     n_out = len(p) - n_in
     own = own_rest / torch.lerp(n_out - 1.0, n_in - 1.0, weight).clamp_min_(1.0)
     other = torch.lerp(sum_in / n_in.clamp_min(1.0), sum_out / n_out, weight)
-    average = (
-        torch.log(((own + other) / 2.0 if online else torch.lerp(own, other, weight)).clamp_min_(TINY)) + top
-    )
+    average = torch.log(((own + other) / 2.0 if online else torch.lerp(own, other, weight)).clamp_min_(TINY)) + top
     lost = ((own_rest < CANCELS * own_sum) | (own_sum < math.sqrt(TINY))).any(0).nonzero().flatten()
     if len(lost):
         average[:, lost] = _log_average_in_logs(log_p[:, lost], member[:, lost], online)
@@ -155,7 +154,7 @@ def _leave_one_out_logsumexp(values: Tensor) -> Tensor:
 
 
 def _dominated(ratio: Tensor, population: Tensor, log_gamma: float) -> Tensor:
-    """Fraction of the population's log-ratios that, plus log γ, are at most a record's, model by model, (K, N).
+    """Fraction of a model's population with log-ratio + log γ at most that of the record, (K, N).
 
     With a model's records in order, each z is looked up among them: it counts for that record and all above.
     NumPy sorts, since its vectorised sort is several times faster than torch's on a processor.
@@ -190,6 +189,4 @@ def _require_options(gamma: float, a: float, temperature: float) -> None:
 
 def _require_log_probability(values: Tensor, name: str) -> None:
     if float(values.max()) > 0.0:
-        raise InputError(
-            f"{name}: log-probabilities are at most 0, got {float(values.max()):g}; or use scale='logit'"
-        )
+        raise InputError(f"{name}: log-probabilities are at most 0, got {float(values.max()):g}; or use scale='logit'")

@@ -1,17 +1,18 @@
 """The shadow-classifier attack (Shokri et al., 2017), leaving each target out in turn.
 
-For each class an attack classifier learns to tell members from non-members by what the *other* models say about
-the class's records: (output of model j on record i) → (was i in j's training set). It then reads the target's
-outputs. No classifier ever sees an output of a model that it attacks.
+For each class an attack classifier learns to tell members from non-members by what the *other* models say
+about the class's records: (output of model j on record i) → (was i in j's training set). It then reads the
+target's outputs. No classifier ever sees an output of a model that it attacks.
 
 Features of an output, all from logits:
     softmax    φ, the loss, the entropy and the ``TOP`` largest log-probabilities in descending order
     logistic   φ, the loss
-    squared    the loss and its logarithm, the signed residuals, the predictions (one group, there are no classes)
+    squared    the loss and its logarithm, the signed residuals, the predictions; no classes
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -20,18 +21,28 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # scikit-learn requires it
 from torch import Tensor
 
-from noshadow.attacks.arrays import Bools, Floats, as_membership, column_chunks, require_choice, to_numpy
+from noshadow.attacks.arrays import (
+    Bools,
+    Floats,
+    as_membership,
+    column_chunks,
+    one_thread,
+    require_choice,
+    to_numpy,
+)
 from noshadow.attacks.result import AttackResult, conclude
 from noshadow.attacks.signal import check_outputs, outputs_and_targets
 from noshadow.errors import InputError
 from noshadow.heads import Head
 
-TOP = 5  # sorted log-probabilities beyond the fifth say nothing that the first five, φ and the entropy do not
-FEW = 40  # a class with fewer shadow rows of either kind in the sample is attacked by the classifier of all classes
+TOP = 5  # sorted log-probabilities that are read; φ and the entropy sum up the rest
+FEW = 40  # a class with fewer rows of either kind in the sample borrows the classifier of all classes
 
 
+@one_thread()
 def shokri(
     outputs: Any,
     membership: Any,
@@ -48,14 +59,14 @@ def shokri(
     outputs     (K, N, m), or (K, N) where there is one output
     membership  (K, N) booleans
     targets     (N,) classes, (N,) or (N, q) values
-    classifier  "boosting": histogram gradient boosting, "logistic": logistic regression on standardised features
+    classifier  "boosting": histogram gradient boosting, "logistic": logistic regression, standardised
     rows        shadow rows, (model, record) pairs, that a classifier is trained on, drawn at random
     folds       None: leave one target out, a classifier a target and class. F: the models are dealt at random
                 into F folds and a fold is attacked by classifiers trained on the models outside it, K/F times
                 faster and with the same guarantee
     seed        of the draw, the folds and the classifiers
 
-    Scores are log-odds with members and non-members weighing the same, and decide at 0.
+    Scores are log-odds less those of the rows trained on, so that both sides weigh the same, and decide at 0.
     """
     require_choice("classifier", classifier, ("boosting", "logistic"))
     z, y, kind = check_outputs(outputs, targets, head)
@@ -74,26 +85,27 @@ def shokri(
     rng = np.random.default_rng(seed)
     fold = rng.permutation(n_models) % n_folds
     scores = np.empty((n_models, n_records))
-    for f in range(n_folds):
-        attacked, shadows = np.flatnonzero(fold == f), np.flatnonzero(fold != f)
-        everyone = None
-        for records in groups:
-            x, t = _draw(features, member, shadows, records, rows, rng)
-            if min(t.sum(), (~t).sum()) >= FEW or len(groups) == 1:
-                model = _fit(classifier, x, t, seed)
-            else:
-                if everyone is None:
-                    sample = _draw(features, member, shadows, np.arange(n_records), rows, rng)
-                    everyone = _fit(classifier, *sample, seed)
-                model = everyone
-            read = features[np.ix_(attacked, records)].reshape(-1, features.shape[2])
-            scores[np.ix_(attacked, records)] = model.decision_function(read).reshape(len(attacked), -1)
+    with threadpool_limits(limits=1):  # fits this small are slowed down by threads
+        for f in range(n_folds):
+            attacked, shadows = np.flatnonzero(fold == f), np.flatnonzero(fold != f)
+            everyone = None
+            for records in groups:
+                x, t = _draw(features, member, shadows, records, rows, rng)
+                if min(t.sum(), (~t).sum()) >= FEW or len(groups) == 1:
+                    log_odds = _fit(classifier, x, t, seed)
+                else:
+                    if everyone is None:
+                        sample = _draw(features, member, shadows, np.arange(n_records), rows, rng)
+                        everyone = _fit(classifier, *sample, seed)
+                    log_odds = everyone
+                read = features[np.ix_(attacked, records)].reshape(-1, features.shape[2])
+                scores[np.ix_(attacked, records)] = log_odds(read).reshape(len(attacked), -1)
     score = torch.from_numpy(scores).to(z.device)
     return conclude(f"shokri {classifier}", score, inside, score, score.new_zeros(n_models))
 
 
 def _features(z: Tensor, y: Tensor, kind: Head) -> Floats:
-    """What the classifiers read, (K, N, d) in float32, which boosting bins anyway and logistic regression scales."""
+    """What the classifiers read, (K, N, d) in float32: boosting bins it anyway, the regression scales it."""
     parts = []
     for columns in column_chunks(z.shape[1], z[:, 0].numel()):
         part, truth = outputs_and_targets(z, y, kind, columns)
@@ -114,26 +126,26 @@ def _draw(
 ) -> tuple[Floats, Bools]:
     """At most ``rows`` of the (model, record) pairs, without repetition."""
     n_pairs = len(models) * len(records)
-    pairs = rng.choice(n_pairs, size=min(rows, n_pairs), replace=False)
+    pairs = rng.choice(n_pairs, size=min(rows, n_pairs), replace=False, shuffle=False)
     k, i = models[pairs // len(records)], records[pairs % len(records)]
     return features[k, i], member[k, i]
 
 
-def _fit(classifier: str, x: Floats, t: Bools, seed: int) -> Any:
+def _fit(classifier: str, x: Floats, t: Bools, seed: int) -> Callable[[Floats], Floats]:
+    """A trained classifier as a function from features (r, d) to log-odds (r,) less the prior's."""
     if t.all() or not t.any():
-        raise InputError(
-            "membership: the shadow rows drawn are all members or all non-members; pass more rows"
-        )
+        raise InputError("membership: the shadow rows drawn are all members or all non-members; pass more rows")
     if classifier == "logistic":
-        model = make_pipeline(StandardScaler(), LogisticRegression(class_weight="balanced", max_iter=500))
+        model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=500))
     else:
         model = HistGradientBoostingClassifier(
-            max_iter=60,
-            max_leaf_nodes=15,
-            min_samples_leaf=20,
-            l2_regularization=1.0,
+            max_iter=30,
+            learning_rate=0.2,
+            max_leaf_nodes=8,
+            max_bins=63,
             early_stopping=False,
-            class_weight="balanced",
             random_state=seed,
         )
-    return model.fit(x, t)
+    model.fit(x, t)
+    prior = float(np.log(t.sum()) - np.log((~t).sum()))
+    return lambda read: model.decision_function(read) - prior

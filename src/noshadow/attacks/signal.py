@@ -8,7 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from noshadow.attacks.arrays import Floats, as_floats, column_chunks, require_choice, require_finite, to_numpy
+from noshadow.attacks.arrays import (
+    Floats,
+    as_floats,
+    column_chunks,
+    one_thread,
+    require_choice,
+    require_finite,
+    to_numpy,
+)
 from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.heads import Head, get_head
 from noshadow.layer import as_tensor
@@ -20,6 +28,7 @@ VARIANTS = {
 }
 
 
+@one_thread()
 def signal(outputs: Any, targets: Any, head: str, variant: str | None = None) -> Floats:
     """The attack signal φ (K, N), or (K, N, A) for A augmented queries a record.
 
@@ -85,10 +94,10 @@ def check_outputs(outputs: Any, targets: Any, head: str) -> tuple[Tensor, Tensor
     y = _classes(targets, z, kind) if kind.classifies else _values(targets, z)
     if kind.name == "softmax" and bool((z[0] >= 0).all()) and bool(((z[0].sum(-1) - 1).abs() < 5e-3).all()):
         warnings.warn(
-            "outputs: these look like probabilities (rows sum to 1); pass the logits, from before the softmax: "
-            "probabilities saturate and tie where the attack needs to tell records apart",
+            "outputs: these look like probabilities (rows sum to 1); pass the logits, from before the "
+            "softmax: probabilities saturate and tie where the attack needs to tell records apart",
             NoshadowWarning,
-            stacklevel=3,
+            stacklevel=4,  # past the attack and its thread guard, to the caller
         )
     return z, y.to(z.device), kind
 
@@ -113,11 +122,10 @@ def _values(targets: Any, z: Tensor) -> Tensor:
     y = y.unsqueeze(1) if y.ndim == 1 else y
     if tuple(y.shape) != (z.shape[1], z.shape[-1]):
         raise InputError(
-            f"targets: expected values of shape ({z.shape[1]}, {z.shape[-1]}), a record's outputs, got {tuple(y.shape)}"
+            f"targets: expected values of shape ({z.shape[1]}, {z.shape[-1]}), those of a record's outputs, "
+            f"got {tuple(y.shape)}"
         )
     rows = (~torch.isfinite(y)).any(1).nonzero().flatten().tolist()
     if rows:
-        raise InputError(
-            f"targets: NaN or infinite in {name_rows(rows)} (counted from 0); drop those records"
-        )
+        raise InputError(f"targets: NaN or infinite in {name_rows(rows)} (counted from 0); drop those records")
     return y

@@ -1,17 +1,17 @@
 """Attacks that cut one statistic of the target's output: the baselines.
 
-A member is recognised by a low loss (Yeom et al., 2018), by a loss low for its class (Song and Mittal, 2021), by
-a confident prediction, or by a small gradient. The score is minus the statistic.
+A member is recognised by a low loss (Yeom et al., 2018), by a loss low for its class (Song and Mittal,
+2021), by a confident prediction, or by a small gradient. The score is minus the statistic.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from noshadow.attacks.arrays import as_floats, as_membership, column_chunks, require_choice
+from noshadow.attacks.arrays import as_floats, as_membership, column_chunks, one_thread, require_choice
 from noshadow.attacks.result import AttackResult, calibrate, conclude
 from noshadow.attacks.signal import check_outputs, outputs_and_targets
 from noshadow.errors import InputError
@@ -20,6 +20,7 @@ from noshadow.heads import Head
 Statistic = Literal["loss", "class_loss", "entropy", "gradient_norm", "output_gradient_norm"]
 
 
+@one_thread()
 def threshold(
     outputs: Any,
     membership: Any,
@@ -41,10 +42,10 @@ def threshold(
                    "output_gradient_norm"  ‖g‖, g = ∂loss/∂z
     feature_norms  (K, N) or (N,)  ‖x̃‖, the norm of the last layer's input, the constant 1 of a bias included
 
-    Thresholds are those with the best balanced accuracy over the other K − 1 models. ``separation`` is d̂′ of the
-    score before any threshold.
+    Thresholds are those with the best balanced accuracy over the other K − 1 models. ``separation`` is d̂′
+    of the score before any threshold.
     """
-    require_choice("statistic", statistic, Statistic.__args__)  # type: ignore[attr-defined]
+    require_choice("statistic", statistic, get_args(Statistic))
     z, y, kind = check_outputs(outputs, targets, head)
     if z.ndim == 4:
         raise InputError(f"outputs: expected shape (K, N, m), one query a record, got {tuple(z.shape)}")

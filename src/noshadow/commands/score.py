@@ -59,11 +59,10 @@ def score(
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        with np.load(file, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise InputError(
-                    f"file: {file} is a single array; save with np.savez(…, features=…, outputs=…, targets=…)"
-                )
+        archive = np.load(file, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise InputError(f"file: {file} holds one array; use np.savez(…, features=…, outputs=…, targets=…)")
+        with archive:
             arrays = {name: archive[name] for name in archive.files}
     except FileNotFoundError:
         raise InputError(f"file: {file} does not exist") from None

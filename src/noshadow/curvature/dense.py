@@ -16,6 +16,7 @@ Nothing of size n × (number of parameters) is ever held, so memory does not gro
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -74,14 +75,16 @@ class DenseCurvature:
         return transform @ kind.expand(solution)
 
 
-def dense_curvature(layer: LastLayer, memory: float = DEFAULT_MEMORY) -> DenseCurvature:
-    """Build the curvature of a layer within ``memory`` GiB."""
+def dense_curvature(
+    layer: LastLayer, memory: float = DEFAULT_MEMORY, advance: Callable[[int], None] = lambda _: None
+) -> DenseCurvature:
+    """Build the curvature of a layer within ``memory`` GiB; ``advance`` is told of every record, twice."""
     width = layer.kind.width(layer.n_outputs)
     chunk = _chunk_rows(layer, width, memory)
     whitening = whiten(layer, chunk)
+    advance(layer.n)
     rank = whitening.rank
-    device_like = layer.outputs
-    total = KroneckerSum(rank, width, device_like)
+    total = KroneckerSum(rank, width, layer.outputs)
     gradient = torch.zeros_like(whitening.coefficients)
     refinement = torch.zeros_like(whitening.coefficients)
     mean = layer.kind.reduce(layer.outputs.mean(0))
@@ -96,6 +99,7 @@ def dense_curvature(layer: LastLayer, memory: float = DEFAULT_MEMORY) -> DenseCu
         refinement.addmm_(x.T, residual)
         misfit += float(residual.square().sum())
         spread += float((reduced - mean).square().sum())
+        advance(rows.stop - rows.start)
 
     hessian = total.matrix()
     del total

@@ -184,8 +184,8 @@ def _class_index(classes: Array, y: Any) -> Array:
     unknown = np.flatnonzero(index < 0).tolist()
     if unknown:
         raise InputError(
-            f"targets: {targets[unknown[0]]!r} in {name_rows(unknown)} (counted from 0) is not a class of the model; "
-            "pass the data that it was trained on"
+            f"targets: {targets.tolist()[unknown[0]]!r} in {name_rows(unknown)} (counted from 0) is not a class of the "
+            "model; pass the data that it was trained on"
         )
     return index
 

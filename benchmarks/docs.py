@@ -1,0 +1,149 @@
+"""Write docs/benchmarks.md from the result files: numbers in the docs are never typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PEERS = ("kronfluence", "laplace-torch", "captum")
+PAGE = HERE.parent / "docs" / "benchmarks.md"
+
+
+def read(name: str) -> dict:
+    path = HERE / "results" / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def peer_cell(other: dict | None, ours: float) -> str:
+    if other is None:
+        return "not measured"
+    if other["seconds"] is None:
+        return f"over {other['over_seconds']:.0f} s" if "over_seconds" in other else f"failed: {other['failed']}"
+    times = other["seconds"] / ours
+    return f"{other['seconds']:.1f} s ({times:.1f}×), off by {other['median_relative_error']:.1g}"
+
+
+def core() -> list[str]:
+    results = read("core")
+    machine = results["machine"]
+    lines = [
+        "## Exact scores",
+        "",
+        f"`make bench`, {machine['cores']} cores, torch {machine['torch']}. All seven scores of every record, float64. "
+        "A GEMM is one float64 matrix product of 2·n·((p+1)·m)² operations, measured in the same process. Beside it, "
+        "the influence score alone from other libraries on the same head: their seconds, as a multiple of ours, and "
+        "the median relative distance of their influence from the exact one.",
+        "",
+        "| n | p+1 | m | head | seconds | GEMMs | goal | peak GiB | kronfluence (EK-FAC) | laplace-torch (full) "
+        "| captum |",
+        "|--:|--:|--:|---|--:|--:|--:|--:|---|---|---|",
+    ]
+    growth = ["| n | seconds | microseconds a record | peak GiB |", "|--:|--:|--:|--:|"]
+    for key, entry in results["ours"].items():
+        n, columns, m, head = (part.split("=")[-1] for part in key.split())
+        peers = results["peers"].get(key)
+        if peers:
+            cells = [
+                peer_cell(peers.get(peer), entry["seconds"]) for peer in ("kronfluence", "laplace-torch", "captum")
+            ]
+            goal = f"≤ {entry['goal']}" if entry["goal"] else ""
+            lines.append(
+                f"| {int(n):,} | {columns} | {m} | {head} | {entry['seconds']:.2f} | {entry['ratio']:.2f} | {goal} "
+                f"| {entry['peak_gib']:.2f} | {' | '.join(cells)} |"
+            )
+        else:
+            each = entry["seconds"] / int(n) * 1e6
+            growth.append(f"| {int(n):,} | {entry['seconds']:.2f} | {each:.1f} | {entry['peak_gib']:.2f} |")
+    notes = ["", "The cost grows linearly in the number of records; here with p+1 = 65 and m = 10:", "", *growth]
+    slower = [
+        (key, peer)
+        for key, peers in results["peers"].items()
+        for peer, other in peers.items()
+        if other["seconds"] is not None and other["seconds"] < results["ours"][key]["seconds"]
+    ]
+    for key, peer in slower:
+        other, ours = results["peers"][key][peer], results["ours"][key]["seconds"]
+        notes += [
+            "",
+            f"On {key}, {peer} is faster than noshadow ({other['seconds']:.1f} s against {ours:.1f} s). It gives the "
+            f"influence only, and one that is {other['median_relative_error']:.0%} off in the median.",
+        ]
+    return lines + notes
+
+
+def attacks() -> list[str]:
+    results = read("attacks")
+    lines = [
+        "## Attacks",
+        "",
+        "`python benchmarks/attacks.py`, each in a process of its own, on one thread. Peak memory includes the imports "
+        "and the inputs.",
+        "",
+        "| attack | models | records | population | seconds | peak MB | of which imports and inputs |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for case in results["speed"]:
+        population = f"{case['population']:,}" if "population" in case else ""
+        lines.append(
+            f"| {case['attack']} | {case['models']} | {case['records']:,} | {population} | {case['seconds']:.2f} "
+            f"| {case['peak_mb']:.0f} | {case['of_which_imports_and_inputs_mb']:.0f} |"
+        )
+    first = results["convergence"][0]
+    lines += [
+        "",
+        "LiRA's success rate on the Gaussian linear model, where the optimum is known in closed form "
+        f"({first['optimum']:.4f}), by the number of shadow models:",
+        "",
+        "| models | variance per record | fixed variance | auto | gap to the optimum | standard error |",
+        "|--:|--:|--:|--:|--:|--:|",
+    ]
+    lines += [
+        f"| {row['models']} | {row['per_sample']:.4f} | {row['fixed']:.4f} | {row['auto']:.4f} | {row['gap']:.4f} "
+        f"| {row['standard_error']:.4f} |"
+        for row in results["convergence"]
+    ]
+    return lines
+
+
+def shadow() -> list[str]:
+    results = read("shadow")
+    energy = results["energy"]
+    lines = [
+        "## Shadow models",
+        "",
+        f"`python benchmarks/shadow.py --data DIR`. The paper's UCI Energy network, {energy['models']} models of "
+        f"{energy['epochs']} epochs: {energy['seconds_one_by_one']:.0f} s one by one, {energy['seconds_stacked']:.0f} s "
+        f"as one stack, **{energy['speedup']:.1f}×**. Seconds a model for other sizes of a stack, and what was chosen:",
+        "",
+        "| setting | " + " | ".join(results["stacks"]["energy"]["seconds_a_model"]) + " | chosen | over one by one |",
+        "|---|" + "--:|" * (len(results["stacks"]["energy"]["seconds_a_model"]) + 2),
+    ]
+    for setting, row in results["stacks"].items():
+        times = " | ".join(f"{seconds:.3f}" for seconds in row["seconds_a_model"].values())
+        chosen = f"{row['chosen_at_once']} | {row['chosen_speedup_over_one_by_one']:.1f}×"
+        lines.append(f"| {setting} | {times} | {chosen} |")
+    workers = results["workers"]
+    lines += [
+        "",
+        f"Two worker processes instead of one: {workers['speedup']:.2f}× (median over rounds; in the same rounds, two "
+        f"busy loops got {', '.join(f'{cores:.2f}' for cores in workers['cores_to_be_had'])} cores).",
+    ]
+    return lines
+
+
+def main() -> None:
+    from noshadow.files import write_text
+
+    sections = [section() for name, section in SECTIONS.items() if read(name)]
+    lines = ["# Benchmarks", "", "Written by `benchmarks/docs.py` from `benchmarks/results/`."]
+    for section in sections:
+        lines += ["", *section]
+    write_text(PAGE, "\n".join(lines) + "\n")
+    print(PAGE)
+
+
+SECTIONS = {"core": core, "attacks": attacks, "shadow": shadow}
+
+if __name__ == "__main__":
+    main()

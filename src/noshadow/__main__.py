@@ -1,0 +1,5 @@
+"""``python -m noshadow``."""
+
+from noshadow.cli import main
+
+main()

@@ -1,0 +1,57 @@
+"""Shared helpers: heads fitted to convergence by Newton's method, written here so that nothing is shared with src."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+torch.set_num_threads(1)  # the tests' arrays are small: threads would only wait for each other
+
+
+def fit_softmax(x, y, m, ridge, penalize_bias=True, start=None, tol=1e-12):
+    """Minimise Σ cross-entropy + Λ/2‖Θ‖² over Θ (p+1, m) by damped Newton steps with an autograd Hessian."""
+    design = torch.cat([torch.as_tensor(x, dtype=torch.float64), torch.ones(len(x), 1, dtype=torch.float64)], 1)
+    target = torch.as_tensor(y)
+    theta = torch.zeros(design.shape[1] * m, dtype=torch.float64) if start is None else start.clone().flatten()
+    penalty = torch.full((design.shape[1], m), float(ridge), dtype=torch.float64)
+    if not penalize_bias:
+        penalty[-1] = 0.0
+    penalty = penalty.flatten()
+
+    def value(t):
+        return torch.nn.functional.cross_entropy(design @ t.reshape(-1, m), target, reduction="sum")
+
+    for _ in range(100):
+        p = torch.softmax(design @ theta.reshape(-1, m), 1)
+        hessian = torch.einsum("ij,il,ik->jkl", design, design, p)
+        full = torch.diag(penalty)
+        blocks = full.reshape(design.shape[1], m, design.shape[1], m)
+        for k in range(m):
+            blocks[:, k, :, k] += hessian[:, k]
+        flat = (design.unsqueeze(2) * p.unsqueeze(1)).reshape(len(design), -1)
+        full = full - flat.T @ flat
+        onehot = torch.nn.functional.one_hot(target, m).to(torch.float64)
+        gradient = (design.T @ (p - onehot)).flatten() + penalty * theta
+        step = torch.linalg.lstsq(full, gradient, driver="gelsd").solution
+        size = 1.0
+        before = value(theta) + 0.5 * (penalty * theta**2).sum()
+        while value(theta - size * step) + 0.5 * (penalty * (theta - size * step) ** 2).sum() > before + 1e-9:
+            size /= 2
+        theta = theta - size * step
+        if float(step.abs().max()) < tol:
+            break
+    return theta.reshape(-1, m)
+
+
+@pytest.fixture(scope="session")
+def noisy_digits():
+    """600 digits of four classes, one label in twenty wrong: (x, y, m)."""
+    x, y = load_digits(return_X_y=True)
+    keep = y < 4
+    x, y = x[keep][:600] / 16.0, y[keep][:600].copy()
+    rng = np.random.default_rng(0)
+    wrong = rng.random(len(y)) < 0.05
+    y[wrong] = rng.integers(0, 4, wrong.sum())
+    return x, y, 4

@@ -1,0 +1,95 @@
+"""Audit: the table, the most exposed, what is saved, what is shown."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+from noshadow import InputError, LastLayer, __version__, audit
+
+
+@pytest.fixture
+def result():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 4))
+    y = rng.integers(0, 3, 200)
+    return audit(LastLayer(x, x @ rng.normal(size=(4, 3)), y, ridge=0.5), ids=[f"<b>{i}</b>" for i in range(200)])
+
+
+def test_top_is_sorted_and_counts_shares_and_numbers(result):
+    ranked = result.table["leave_one_out"].sort_values(ascending=False).to_numpy()
+    for share, count in ((0.01, 2), (0.5, 100), (7, 7), (1, 1), (1.0, 200), (0.0001, 1)):
+        top = result.top(share)
+        assert len(top) == count
+        np.testing.assert_array_equal(top["leave_one_out"], ranked[:count])
+    for bad in (0, -1, 1.5, 201, True, float("nan")):
+        with pytest.raises(InputError, match="top:"):
+            result.top(bad)
+
+
+def test_flagged_records_come_first():
+    x = np.zeros((20, 2))
+    x[:, 0] = np.linspace(-1, 1, 20)
+    x[11, 1] = 5.0
+    y = np.random.default_rng(0).normal(size=20)
+    design = np.hstack([x, np.ones((20, 1))])
+    result = audit(LastLayer(x, design @ np.linalg.lstsq(design, y, rcond=None)[0], y, "squared"))
+    assert result.top(1)["id"].item() == 11
+    assert result.metadata["flagged"] == 1
+    assert any("row 11" in note for note in result.notes)
+
+
+def test_saved_tables_carry_their_metadata(result, tmp_path):
+    path = result.save(tmp_path / "a.parquet")
+    pd.testing.assert_frame_equal(pd.read_parquet(path), result.table)
+    facts = json.loads(pq.read_schema(path).metadata[b"noshadow"])
+    wanted = {"noshadow": __version__, "head": "softmax", "records": 200, "features": 4, "outputs": 3, "ridge": 0.5}
+    assert wanted.items() <= facts.items()
+    assert facts["stationarity"] == pytest.approx(result.metadata["stationarity"])
+    assert facts["date"].startswith("20")
+    path = result.save(tmp_path / "a.csv")
+    pd.testing.assert_frame_equal(pd.read_csv(path), result.table, rtol=1e-12)
+    assert json.loads((tmp_path / "a.csv.json").read_text(encoding="utf-8"))["head"] == "softmax"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.csv", "a.csv.json", "a.parquet"]
+    with pytest.raises(InputError, match=r"must end in .parquet or .csv"):
+        result.save(tmp_path / "a.xlsx")
+    with pytest.raises(InputError, match=r"does not exist"):
+        result.save(tmp_path / "no" / "a.csv")
+
+
+def test_what_people_see(result):
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(result)
+    text = console.export_text()
+    assert "200 records, softmax head, 4 features × 3 outputs" in text
+    assert str(result.top(1)["id"].item()) in text
+    html = result._repr_html_()
+    assert "<b>" not in html  # ids are the users' own text
+    assert "&lt;b&gt;" in html
+    assert repr(result) == "Audit(200 records, softmax head, ranked by 'leave_one_out')"
+
+
+def test_ids_and_targets():
+    x = np.random.default_rng(0).normal(size=(10, 2))
+    layer = LastLayer(x, x, x, "squared")
+    assert list(audit(layer).table.columns[:3]) == ["id", "target_0", "target_1"]
+    with pytest.raises(InputError, match="ids: 2 names for 10 records"):
+        audit(layer, ids=["a", "b"])
+    with pytest.raises(InputError, match="ids: 'a' names more than one record"):
+        audit(layer, ids=["a"] * 10)
+    for name, value in {"data": (x, x), "head": "squared", "ridge": 1.0}.items():
+        with pytest.raises(InputError, match=f"{name}: a LastLayer already holds it"):
+            audit(layer, **{name: value})
+
+
+def test_only_the_wanted_scores(result):
+    x = np.random.default_rng(0).normal(size=(10, 2))
+    layer = LastLayer(x, x, np.arange(10) % 2)
+    table = audit(layer, scores=["loss", "output_gradient_norm"]).table
+    assert list(table.columns) == ["id", "target", "loss", "output_gradient_norm", "flagged"]

@@ -1,0 +1,230 @@
+"""Bad input: a clear error that names the argument and the row, or a documented answer; never a silent NaN."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from noshadow import InputError, LastLayer, NoshadowWarning, score
+from noshadow.scores import score_with_diagnostics
+
+
+def arrays(n=30, p=3, m=3, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, p))
+    return x, x @ rng.normal(size=(p, m)), rng.integers(0, m, n)
+
+
+def finite(layer):
+    frame = score(layer)
+    assert np.isfinite(frame.to_numpy()).all()
+    return frame
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(("name", "position"), [("features", 0), ("outputs", 1)])
+def test_not_finite_names_the_argument_and_the_rows(bad, name, position):
+    values = list(arrays())
+    values[position] = values[position].copy()
+    values[position][[4, 9], 1] = bad
+    with pytest.raises(InputError, match=rf"{name}: NaN or infinite in rows 4, 9 \(counted from 0\)"):
+        LastLayer(*values)
+
+
+def test_targets_out_of_range_name_the_row():
+    x, z, y = arrays()
+    y[7] = 3
+    with pytest.raises(InputError, match=r"targets: expected classes 0 … 2, got 3 in row 7"):
+        LastLayer(x, z, y)
+    y[7] = -1
+    with pytest.raises(InputError, match=r"got -1 in row 7"):
+        LastLayer(x, z, y)
+    with pytest.raises(InputError, match=r"map −1 to 0"):
+        LastLayer(x, z[:, 0], np.where(y == 0, -1, 1), "logistic")
+    with pytest.raises(InputError, match=r"got 0.5 in rows 0, 1"):
+        LastLayer(x, z, np.full(30, 0.5))
+    with pytest.raises(InputError, match=r"one-hot: pass targets.argmax"):
+        LastLayer(x, z, np.eye(3)[arrays()[2]])
+    with pytest.raises(InputError, match=r"targets: NaN or infinite in row 2 "):
+        LastLayer(x, z[:, 0], np.where(np.arange(30) == 2, np.nan, 0.0), "squared")
+
+
+def test_shapes_are_checked():
+    x, z, y = arrays()
+    with pytest.raises(InputError, match=r"features: expected shape \(n, p\), got \(30,\)"):
+        LastLayer(x[:, 0], z, y)
+    with pytest.raises(InputError, match=r"outputs: 29 rows, but features has 30"):
+        LastLayer(x, z[1:], y)
+    with pytest.raises(InputError, match=r"targets: 29 rows"):
+        LastLayer(x, z, y[1:])
+    with pytest.raises(InputError, match=r"outputs: a logistic head has one logit a record, got 3"):
+        LastLayer(x, z, y, "logistic")
+    with pytest.raises(InputError, match=r"outputs: a softmax head .* use head='logistic'"):
+        LastLayer(x, z[:, :1], y)
+    with pytest.raises(InputError, match=r"targets: 1 values a record, but outputs has 3"):
+        LastLayer(x, z, y, "squared")
+    with pytest.raises(InputError, match=r"features: there are no rows"):
+        LastLayer(x[:0], z[:0], y[:0])
+    with pytest.raises(InputError, match=r"features: there are no columns and no bias"):
+        LastLayer(x[:, :0], z, y, bias=False)
+    with pytest.raises(InputError, match=r"head: 'hinge' is not a head"):
+        LastLayer(x, z, y, "hinge")
+    with pytest.raises(InputError, match=r"features: expected numbers"):
+        LastLayer([["a"]] * 30, z, y)
+    for ridge in (-1.0, np.nan, np.inf, "much"):
+        with pytest.raises(InputError, match=r"ridge: expected a finite number ≥ 0"):
+            LastLayer(x, z, y, ridge=ridge)
+
+
+def test_unknown_scores_are_named():
+    x, z, y = arrays()
+    with pytest.raises(InputError, match=r"scores: 'risk' is not a score; use one of loss"):
+        score(LastLayer(x, z, y), ["risk"])
+    with pytest.raises(InputError, match=r"scores: 'entropy' needs class probabilities"):
+        score(LastLayer(x, z[:, 0], y, "squared"), ["entropy"])
+    with pytest.raises(InputError, match=r"scores: the list is empty"):
+        score(LastLayer(x, z, y), [])
+
+
+def test_a_class_without_a_sample_is_fine():
+    x, z, y = arrays()
+    y[y == 2] = 0
+    finite(LastLayer(x, z, y))
+    finite(LastLayer(x, z[:, 0], np.zeros(30, int), "logistic"))
+
+
+@pytest.mark.parametrize("head", ["squared", "logistic", "softmax"])
+@pytest.mark.parametrize(("n", "p"), [(1, 1), (1, 3), (2, 5), (30, 1), (5, 40)])
+def test_few_records_and_few_or_many_features(head, n, p):
+    rng = np.random.default_rng(0)
+    m = 3 if head == "softmax" else 1
+    x = rng.normal(size=(n, p))
+    z = x @ rng.normal(size=(p, m))
+    y = rng.normal(size=(n, 1)) if head == "squared" else rng.integers(0, max(m, 2), n)
+    layer = LastLayer(x, z, y, head)
+    frame = finite(layer)
+    if n <= p:
+        # every record is fitted alone: leverage 1 for all outputs, flagged as fully exposed
+        assert score_with_diagnostics(layer)[1].flagged == tuple(range(n))
+        np.testing.assert_allclose(frame["leverage"], m - 1 if head == "softmax" else 1, rtol=1e-6)
+        with pytest.warns(NoshadowWarning, match="leverage is 1"):
+            score(layer)
+
+
+def test_zero_constant_and_duplicated_data():
+    x, z, y = arrays()
+    finite(LastLayer(np.zeros_like(x), np.zeros_like(z), y))
+    finite(LastLayer(np.ones_like(x), np.ones_like(z), y))
+    with pytest.warns(NoshadowWarning, match="not a linear function"):
+        finite(LastLayer(np.zeros_like(x), z, y))
+    finite(LastLayer(np.repeat(x[:3], 10, 0), np.repeat(z[:3], 10, 0), np.repeat(y[:3], 10, 0)))
+    finite(LastLayer(np.zeros_like(x), np.zeros_like(z), y, bias=False))
+
+
+def test_leverage_one_is_finite_and_flagged():
+    x = np.zeros((20, 2))
+    x[:, 0] = np.linspace(-1, 1, 20)
+    x[0, 1] = 5.0  # the only record with this feature
+    y = np.random.default_rng(0).normal(size=20)
+    design = np.hstack([x, np.ones((20, 1))])
+    z = design @ np.linalg.lstsq(design, y, rcond=None)[0]
+    layer = LastLayer(x, z, y, "squared")
+    assert score_with_diagnostics(layer)[1].flagged == (0,)
+    with pytest.warns(NoshadowWarning, match=r"row 0: leverage is 1, .* fully exposed"):
+        frame = score(layer)
+    assert frame["leverage"][0] == pytest.approx(1.0)
+    assert np.isfinite(frame.to_numpy()).all()
+
+
+@pytest.mark.parametrize("scale", [20.0, 500.0, 1e4, 1e6])
+@pytest.mark.parametrize("head", ["logistic", "softmax"])
+def test_perfectly_separated_data_without_ridge(head, scale):
+    x = np.linspace(-1, 1, 41)[:, None]
+    z = scale * x if head == "logistic" else np.hstack([-scale * x, scale * x, np.zeros_like(x)])
+    y = (x[:, 0] > 0).astype(int)
+    layer = LastLayer(x, z, y, head)
+    finite(layer)
+    if scale == 1e6:  # the weights underflow: only the record in the middle still has any
+        with pytest.warns(NoshadowWarning, match="no curvature along .* perfectly separated"):
+            score(layer)
+
+
+def test_probabilities_in_the_place_of_logits_are_noticed():
+    x, z, y = arrays()
+    p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+    with pytest.warns(NoshadowWarning, match=r"look like probabilities .*rows sum to 1"):
+        LastLayer(x, p, y)
+    with pytest.warns(NoshadowWarning, match=r"look like probabilities"):
+        LastLayer(x, p[:, 0], y > 0, "logistic")
+
+
+def test_outputs_of_another_layer_are_noticed():
+    x, z, y = arrays()
+    with pytest.warns(NoshadowWarning, match="not a linear function of the features"):
+        score(LastLayer(x, z[::-1].copy(), y))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_any_float_precision_gives_scores_to_that_precision(dtype):
+    x, z, y = arrays(n=200)
+    exact = finite(LastLayer(x, z, y))
+    rounded = finite(LastLayer(torch.from_numpy(x).to(dtype), torch.from_numpy(z).to(dtype), y))
+    tolerance = {torch.float16: 2e-2, torch.bfloat16: 0.2, torch.float32: 2e-5, torch.float64: 1e-12}[dtype]
+    np.testing.assert_allclose(rounded["influence"], exact["influence"], rtol=tolerance, atol=tolerance * 1e-2)
+
+
+def test_strides_frames_lists_and_gradients_are_all_arrays():
+    x, z, y = arrays()
+    want = score(LastLayer(x, z, y))
+    variants = [
+        (np.asfortranarray(x), z[:, ::1], y),
+        (x[::-1][::-1], np.repeat(z, 2, 1)[:, ::2], np.repeat(y, 2)[::2]),
+        (pd.DataFrame(x), pd.DataFrame(z), pd.Series(y)),
+        (x.tolist(), z.tolist(), y.tolist()),
+        (torch.from_numpy(x).T.contiguous().T.requires_grad_(), torch.from_numpy(z), torch.from_numpy(y)),
+        (x.astype(">f8"), z, y.astype(np.int8)),
+    ]
+    for variant in variants:
+        pd.testing.assert_frame_equal(score(LastLayer(*variant)), want, rtol=1e-10)
+    read_only = x.copy()
+    read_only.flags.writeable = False
+    pd.testing.assert_frame_equal(score(LastLayer(read_only, z, y)), want, rtol=1e-10)
+
+
+def test_tensors_of_other_devices_come_to_one_that_has_double_precision(monkeypatch):
+    """No accelerator here: a meta tensor that hands over its values stands for one without float64."""
+    from noshadow.layer import as_tensor
+
+    x = torch.randn(4, 2)
+
+    class Elsewhere(torch.Tensor):
+        @property
+        def device(self):
+            return torch.device("mps")
+
+        def detach(self):
+            return self
+
+        def cpu(self):
+            return x
+
+    assert as_tensor(torch.Tensor._make_subclass(Elsewhere, torch.zeros(4, 2)), "features") is x
+
+
+def test_numbers_at_the_end_of_the_range():
+    x, z, y = arrays()
+    want = score(LastLayer(x, z, y), ["leverage", "newton"])
+    for scale in (1e-200, 1e150):
+        got = score(LastLayer(x * scale, z, y), ["leverage", "newton"])
+        np.testing.assert_allclose(got, want, rtol=1e-9)
+    with pytest.raises(InputError, match=r"gradient_norm overflows in rows 0, 1, 2, 3, 4 and 25 more"):
+        score(LastLayer(x * 1e200, z, y), ["gradient_norm"])
+
+
+def test_a_layer_cannot_be_changed():
+    layer = LastLayer(*arrays())
+    with pytest.raises(AttributeError):
+        layer.ridge = 3.0
+    assert "n=30, p=3, m=3, head='softmax'" in repr(layer)

@@ -1,0 +1,152 @@
+"""The exact Hessian: pseudo-inverse answers on ugly features, and independence of chunks, order and memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import noshadow.curvature.dense as dense
+from noshadow import InputError, LastLayer, score
+from noshadow.curvature import dense_curvature
+from noshadow.curvature.inverse import psd_inverse
+from noshadow.scores import score_with_diagnostics
+
+CURVED = ["leverage", "influence", "newton", "leave_one_out"]
+
+
+def make(head="softmax", n=80, p=5, m=5, seed=0):
+    """A layer's arrays with outputs that are a linear function of the features."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, p))
+    m = {"softmax": m, "logistic": 1, "squared": 2}[head]
+    z = x @ rng.normal(size=(p, m)) + rng.normal(size=m)
+    if head == "squared":
+        return x, z, z + rng.normal(size=z.shape)
+    return x, z, rng.integers(0, max(m, 2), n)
+
+
+def reference(x, z, y, head, ridge=0.0, bias=True, penalize_bias=True):
+    """Leverage and influence from a Kronecker-product Hessian and NumPy's pseudo-inverse."""
+    design = np.hstack([x, np.ones((len(x), 1))]) if bias else x
+    m = z.shape[1]
+    if head == "squared":
+        g, w = 2 * (z - y), np.broadcast_to(2 * np.eye(m), (len(x), m, m))
+    elif head == "logistic":
+        p = 1 / (1 + np.exp(-z))
+        g, w = p - y[:, None], (p * (1 - p))[:, :, None]
+    else:
+        p = np.exp(z - z.max(1, keepdims=True))
+        p /= p.sum(1, keepdims=True)
+        g, w = p - np.eye(m)[y], np.einsum("ij,jk->ijk", p, np.eye(m)) - np.einsum("ij,ik->ijk", p, p)
+    penalty = np.full(design.shape[1], ridge)
+    if bias and not penalize_bias:
+        penalty[-1] = 0
+    hessian = sum(np.kron(np.outer(d, d), v) for d, v in zip(design, w, strict=True))
+    inverse = np.linalg.pinv(hessian + np.kron(np.diag(penalty), np.eye(m)), hermitian=True, rcond=1e-12)
+    leverage, influence = [], []
+    for d, v, grad in zip(design, w, g, strict=True):
+        wide = np.kron(d[:, None], np.eye(m))
+        block = wide.T @ inverse @ wide
+        leverage.append(np.trace(v @ block) / (m if head == "squared" else 1))
+        influence.append(grad @ block @ grad)
+    return np.array(leverage), np.array(influence)
+
+
+@pytest.mark.parametrize("head", ["squared", "logistic", "softmax"])
+@pytest.mark.parametrize(("ridge", "penalize_bias"), [(0.0, True), (1.5, True), (1.5, False)])
+@pytest.mark.parametrize("ugly", ["plain", "dead", "duplicated", "constant", "collinear", "tiny_and_huge", "all_zero"])
+def test_ugly_features_get_the_pseudo_inverse_answer(head, ridge, penalize_bias, ugly):
+    x, z, y = make(head)
+    if ugly == "dead":
+        x[:, 2] = 0.0
+    elif ugly == "duplicated":
+        x[:, 3] = x[:, 1]
+    elif ugly == "constant":
+        x[:, 0] = 7.0
+    elif ugly == "collinear":
+        x[:, 4] = x[:, 0] - 2 * x[:, 1] + 0.5
+    elif ugly == "all_zero":
+        x[:] = 0.0
+    design = np.hstack([x, np.ones((len(x), 1))])
+    z = design @ np.linalg.lstsq(design, z, rcond=None)[0]
+    leverage, influence = reference(x, z, y, head, ridge, penalize_bias=penalize_bias)
+    if ugly == "tiny_and_huge" and ridge == 0:
+        x = x * np.array([1e-12, 1e12, 1.0, 1e-3, 1e5])  # without a ridge, units change nothing
+    layer = LastLayer(x, z, y, head, ridge, penalize_bias=penalize_bias)
+    got, found = score_with_diagnostics(layer)
+    np.testing.assert_allclose(got["leverage"], leverage, rtol=1e-7, atol=1e-12)
+    np.testing.assert_allclose(got["influence"], influence, rtol=1e-7, atol=1e-12)
+    assert found.rank == {"plain": 6, "tiny_and_huge": 6, "all_zero": 1}.get(ugly, 5)
+    assert np.isfinite(got.to_numpy()).all()
+
+
+@pytest.mark.parametrize("head", ["squared", "logistic", "softmax"])
+@pytest.mark.parametrize("m", [3, 4, 6])
+def test_the_result_does_not_depend_on_chunks_or_order(head, m, monkeypatch):
+    if head != "softmax" and m != 3:
+        m = 3
+    x, z, y = make(head, n=101, m=m)
+    whole = score(LastLayer(x, z, y, head, 0.5), CURVED)
+    order = np.random.default_rng(0).permutation(101)
+    shuffled = score(LastLayer(x[order], z[order], y[order], head, 0.5), CURVED)
+    np.testing.assert_allclose(shuffled, whole.iloc[order], rtol=1e-9)
+    for rows in (1, 7, 100):
+        monkeypatch.setattr(dense, "_chunk_rows", lambda *_, rows=rows: rows)
+        np.testing.assert_allclose(score(LastLayer(x, z, y, head, 0.5), CURVED), whole, rtol=1e-9)
+
+
+def test_chunks_shrink_with_the_memory_budget_and_too_little_is_an_error():
+    x, z, y = make("softmax", n=2000, p=40, m=12)
+    layer = LastLayer(x, z, y)
+    roomy, tight = (dense_curvature(layer, memory) for memory in (4.0, 0.014))
+    assert tight.chunk < roomy.chunk
+    a, b = (curvature.blocks(slice(0, 5))[0] for curvature in (roomy, tight))
+    torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-13)
+    with pytest.raises(InputError, match=r"memory: the exact Hessian.*451 × 451"):
+        dense_curvature(layer, 0.001)
+    with pytest.raises(InputError, match="memory: expected a positive"):
+        dense_curvature(layer, 0.0)
+
+
+@pytest.mark.parametrize("head", ["squared", "logistic", "softmax"])
+def test_solve_applies_the_inverse_hessian(head):
+    x, z, y = make(head)
+    layer = LastLayer(x, z, y, head, 2.0)
+    m = z.shape[1]
+    gradient = np.random.default_rng(9).normal(size=(6, m))
+    if head == "softmax":
+        gradient -= gradient.mean(1, keepdims=True)  # gradients of a softmax have no all-equal part
+    got = dense_curvature(layer).solve(torch.from_numpy(gradient)).numpy()
+    design = np.hstack([x, np.ones((80, 1))])
+    w = layer.kind.curvature(layer.outputs).numpy()
+    hessian = sum(np.kron(np.outer(d, d), v) for d, v in zip(design, w, strict=True)) + 2.0 * np.eye(6 * m)
+    np.testing.assert_allclose(got.ravel(), np.linalg.solve(hessian, gradient.ravel()), rtol=1e-9)
+
+
+def test_precision_of_the_features_sets_their_rank():
+    """Layer-normalised features satisfy a linear constraint up to their own rounding: that direction is not real."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.nn.functional.layer_norm(torch.randn(500, 16, generator=generator), (16,))
+    z = x.double() @ torch.randn(16, 3, dtype=torch.float64, generator=generator)
+    y = torch.randint(0, 3, (500,), generator=generator)
+    assert dense_curvature(LastLayer(x, z, y)).rank == 16  # 16 columns and the constant, one constraint
+    exact = torch.nn.functional.layer_norm(x.double(), (16,))
+    noise = exact + 1e-3 * torch.randn(500, 16, dtype=torch.float64, generator=generator)
+    assert dense_curvature(LastLayer(noise, z, y)).rank == 17
+
+
+def test_psd_inverse_of_regular_and_singular_matrices():
+    rng = np.random.default_rng(0)
+    for rank in (1300, 700):
+        root = rng.normal(size=(1300, rank)) * 10.0 ** rng.uniform(-3, 3, (1300, 1))
+        matrix = torch.from_numpy(root @ root.T + (0 if rank < 1300 else 1e-9) * np.eye(1300))
+        inverse, null = psd_inverse(matrix.clone())
+        assert null == 1300 - rank
+        again = matrix @ inverse @ matrix
+        scale = matrix.diagonal().sqrt()
+        error = ((again - matrix) / (scale * scale.unsqueeze(1))).abs().max()
+        assert error < 1e-6
+    inverse, null = psd_inverse(torch.zeros(3, 3, dtype=torch.float64))
+    assert null == 3
+    assert not inverse.any()

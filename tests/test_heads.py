@@ -1,0 +1,154 @@
+"""The heads against autograd and against 60-digit arithmetic."""
+
+from __future__ import annotations
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+
+from noshadow.heads import HEADS, complement_basis, get_head
+from noshadow.packing import packed_outer, packed_outer_tiles, unpack
+
+mpmath.mp.dps = 60
+LOGITS = [
+    [1.0, 2.0, -3.0],
+    [1e4, -1e4, 0.0],
+    [-1e4, 1e4, 9999.0],
+    [40.0, 0.0, -40.0],
+    [700.0, 0.0, 1.0],
+    [0.0, 0.0, 0.0],
+    [1e4, 1e4, -1e4],
+]
+
+
+def exact(z, y):
+    """loss, probabilities, φ of one row, in 60 digits."""
+    z = [mpmath.mpf(v) for v in z]
+    total = mpmath.fsum(mpmath.exp(v) for v in z)
+    p = [mpmath.exp(v) / total for v in z]
+    others = mpmath.log(mpmath.fsum(mpmath.exp(v) for k, v in enumerate(z) if k != y))
+    return -mpmath.log(p[y]), p, z[y] - others
+
+
+def close(value, truth, tolerance=1e-13):
+    truth = mpmath.mpf(truth)
+    if abs(truth) < mpmath.mpf("1e-300"):
+        return abs(value) < 1e-290
+    return abs(mpmath.mpf(float(value)) - truth) <= tolerance * abs(truth)
+
+
+@pytest.mark.parametrize("row", LOGITS)
+@pytest.mark.parametrize("y", [0, 1, 2])
+def test_softmax_is_right_to_the_last_digits_even_when_saturated(row, y):
+    head = HEADS["softmax"]
+    z, target = torch.tensor([row], dtype=torch.float64), torch.tensor([y])
+    loss, p, phi = exact(row, y)
+    assert close(head.loss(z, target), loss)
+    assert close(head.signal(z, target), phi)
+    g = head.gradient(z, target)[0]
+    w = head.curvature(z)[0]
+    for k in range(3):
+        assert close(g[k], p[k] - (k == y), 1e-12)
+        for j in range(3):
+            assert close(w[k, j], p[k] * ((k == j) - p[j]), 1e-12)
+    assert close(head.entropy(z)[0], -mpmath.fsum(v * mpmath.log(v) for v in p), 1e-12)
+
+
+@pytest.mark.parametrize("z", [-1e4, -800.0, -30.0, -1.5, 0.0, 2.0, 35.0, 1e4])
+@pytest.mark.parametrize("y", [0, 1])
+def test_logistic_is_right_to_the_last_digits_even_when_saturated(z, y):
+    head = HEADS["logistic"]
+    logit, target = torch.tensor([[z]], dtype=torch.float64), torch.tensor([y])
+    s = 2 * y - 1
+    miss = 1 / (1 + mpmath.exp(s * mpmath.mpf(z)))
+    p = 1 / (1 + mpmath.exp(-mpmath.mpf(z)))
+    q = 1 / (1 + mpmath.exp(mpmath.mpf(z)))
+    assert close(head.loss(logit, target)[0], mpmath.log1p(mpmath.exp(-s * mpmath.mpf(z))))
+    assert close(head.gradient(logit, target)[0, 0], -s * miss)
+    assert close(head.curvature(logit)[0, 0, 0], p * q)
+    assert head.signal(logit, target).item() == s * z
+    assert close(head.entropy(logit)[0], -p * mpmath.log(p) - q * mpmath.log(q), 1e-12)
+
+
+@pytest.mark.parametrize("name", ["squared", "logistic", "softmax"])
+def test_gradients_and_curvature_are_those_of_autograd(name):
+    head, generator = HEADS[name], torch.Generator().manual_seed(1)
+    m = {"squared": 3, "logistic": 1, "softmax": 5}[name]
+    z = torch.randn(7, m, dtype=torch.float64, generator=generator, requires_grad=True)
+    y = torch.randn(7, m, dtype=torch.float64, generator=generator)
+    y = y if name == "squared" else torch.randint(0, 2 if name == "logistic" else m, (7,), generator=generator)
+    (g,) = torch.autograd.grad(head.loss(z, y).sum(), z)
+    torch.testing.assert_close(head.gradient(z, y).detach(), g, rtol=1e-12, atol=1e-14)
+    (g,) = torch.autograd.grad(head.signal(z, y).sum(), z)
+    torch.testing.assert_close(head.signal_gradient(z, y).detach(), g, rtol=1e-12, atol=1e-14)
+    for i in range(7):
+        target = y[i : i + 1]
+        hessian = torch.autograd.functional.hessian(lambda v, t=target: head.loss(v[None], t).sum(), z[i].detach())
+        torch.testing.assert_close(head.curvature(z[i : i + 1].detach())[0], hessian, rtol=1e-11, atol=1e-13)
+
+
+def test_packed_curvature_is_the_reduced_curvature():
+    head = HEADS["softmax"]
+    z = torch.randn(11, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 20
+    q = complement_basis(6)
+    direct = q.T @ head.curvature(z) @ q
+    torch.testing.assert_close(unpack(head.packed_curvature(z), 5), direct, rtol=1e-12, atol=1e-16)
+
+
+def test_saturated_reduced_curvature_keeps_its_relative_accuracy():
+    z = torch.tensor([[0.0, 60.0, 3.0]], dtype=torch.float64)
+    q = complement_basis(3)
+    _, p, _ = exact([0.0, 60.0, 3.0], 0)
+    w = unpack(HEADS["softmax"].packed_curvature(z), 2)[0]
+    for a in range(2):
+        for b in range(2):
+            truth = mpmath.fsum(
+                mpmath.mpf(float(q[k, a])) * p[k] * ((k == j) - p[j]) * mpmath.mpf(float(q[j, b]))
+                for k in range(3)
+                for j in range(3)
+            )
+            assert abs(float(w[a, b]) - truth) <= 1e-13 * abs(p[0] + p[2])
+
+
+def test_complement_basis_is_orthonormal_and_orthogonal_to_ones():
+    for m in (2, 3, 10, 101):
+        q = complement_basis(m)
+        torch.testing.assert_close(q.T @ q, torch.eye(m - 1, dtype=torch.float64), rtol=0, atol=1e-13)
+        assert q.sum(0).abs().max() < 1e-13
+
+
+@pytest.mark.parametrize("size", [1e-12, 1e-5, 0.3, 5.0, 100.0, 1e6])
+def test_loss_change_does_not_cancel(size):
+    z, d = [1.0, -2.0, 0.5], [size, -0.7 * size, 0.1 * size]
+    value = HEADS["softmax"].loss_change(
+        torch.tensor([z], dtype=torch.float64), torch.tensor([1]), torch.tensor([d], dtype=torch.float64)
+    )
+    after, _, _ = exact([mpmath.mpf(a) + mpmath.mpf(b) for a, b in zip(z, d, strict=True)], 1)
+    assert close(value[0], after - exact(z, 1)[0], 1e-13)
+    value = HEADS["logistic"].loss_change(
+        torch.tensor([[2.0]], dtype=torch.float64), torch.tensor([1]), torch.tensor([[-size]], dtype=torch.float64)
+    )
+    truth = mpmath.log1p(mpmath.exp(-(mpmath.mpf(2) - mpmath.mpf(size)))) - mpmath.log1p(mpmath.exp(-2))
+    assert close(value[0], truth, 1e-13)
+    value = HEADS["squared"].loss_change(*(torch.tensor([[v]], dtype=torch.float64) for v in (3.0, 1.0, size)))
+    assert close(value[0], (mpmath.mpf(2) + mpmath.mpf(size)) ** 2 - 4, 1e-13)
+
+
+def test_leading_dimensions_are_free():
+    z = torch.randn(4, 5, 3, dtype=torch.float64)
+    y = torch.randint(0, 3, (5,)).expand(4, 5)
+    head = get_head("softmax")
+    for k in range(4):
+        torch.testing.assert_close(head.signal(z, y)[k], head.signal(z[k], y[k]))
+        torch.testing.assert_close(head.loss(z, y)[k], head.loss(z[k], y[k]))
+
+
+def test_tiles_are_the_packed_outer_products_in_order():
+    columns = torch.from_numpy(np.random.default_rng(0).normal(size=(9, 4)))
+    whole = packed_outer(columns)
+    for rows in (1, 7, 1000):
+        parts = [(place, tile.clone()) for place, tile in packed_outer_tiles(columns, rows)]
+        assert [place.start for place, _ in parts] == [0, *(place.stop for place, _ in parts[:-1])]
+        torch.testing.assert_close(torch.cat([tile for _, tile in parts]), whole)
+    torch.testing.assert_close(unpack(whole.T, 9), torch.einsum("ac,bc->cab", columns, columns))

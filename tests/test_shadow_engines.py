@@ -12,7 +12,7 @@ import pytest
 from noshadow import shadow
 from noshadow.errors import InputError
 from noshadow.shadow.engines import share_cores
-from shadow_toys import N_SAMPLES, X, dies_once, fails_for, noted_ridge, ridge
+from tests.shadow_toys import N_SAMPLES, X, dies_once, fails_for, noted_ridge, ridge
 
 
 def study(directory, train=ridge, n_models=8, **settings):

@@ -20,7 +20,7 @@ from noshadow import shadow
 from noshadow.errors import InputError, NoshadowWarning
 from noshadow.shadow.engines import import_path
 from noshadow.shadow.store import DamagedFile, Store
-from shadow_toys import N_SAMPLES, ridge
+from tests.shadow_toys import N_SAMPLES, ridge
 
 KEY = shadow.ModelKey("shadow", 5)
 
@@ -180,7 +180,7 @@ def test_a_write_that_the_kernel_cuts_short_leaves_no_half_file(tmp_path):
     script = """
         import resource, sys
         from noshadow import shadow
-        from shadow_toys import N_SAMPLES, ridge
+        from tests.shadow_toys import N_SAMPLES, ridge
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
         big = lambda members, seed: {**ridge(members, seed), "more": __import__("numpy").zeros(1000)}
         try:

@@ -14,13 +14,13 @@ import pytest
 
 from noshadow import shadow
 from noshadow.shadow.engines import import_path
-from shadow_toys import N_SAMPLES, slow_ridge
+from tests.shadow_toys import N_SAMPLES, slow_ridge
 
 N_MODELS = 80
 NURSERY = """
 import os, sys
 from functools import partial
-import shadow_toys
+from tests import shadow_toys
 from noshadow import shadow
 for line in sys.stdin:
     engine, name, store, folder, n_models = line.rstrip("\\n").split("|")

@@ -1,0 +1,181 @@
+"""``noshadow attack STORE``: a membership-inference attack on the models of a shadow study."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from noshadow import attacks, shadow
+from noshadow.attacks import AttackResult
+from noshadow.audit import METADATA_KEY
+from noshadow.commands.output import explained_errors, print_json
+from noshadow.errors import InputError
+from noshadow.files import atomic_path
+
+RATES = (0.01, 0.001, 0.0001)
+
+
+class AttackName(str, Enum):
+    """The attacks to choose from."""
+
+    lira = "lira"
+    rmia = "rmia"
+    shokri = "shokri"
+
+
+def attack(
+    store: Annotated[Path, typer.Argument(help="The directory of a shadow study.", exists=True, file_okay=False)],
+    name: Annotated[AttackName, typer.Option("--attack", "-a", help="The attack.")] = AttackName.lira,
+    variant: Annotated[
+        str | None, typer.Option(help="lira: online, offline or offline_two_sided; rmia: online or offline.")
+    ] = None,
+    variance: Annotated[str, typer.Option(help="lira: auto, per_sample or fixed.")] = "auto",
+    signal: Annotated[str | None, typer.Option(help="lira, squared error: loss, log_loss or signed_residual.")] = None,
+    folds: Annotated[
+        int | None,
+        typer.Option(help="shokri: deal the models into so many folds. Default: one a model, the slowest and best."),
+    ] = None,
+    targets: Annotated[
+        Path | None, typer.Option(help="An .npy with the true targets, if the study was not given them.")
+    ] = None,
+    head: Annotated[str | None, typer.Option(help="squared, logistic or softmax. Default: the study's.")] = None,
+    partial: Annotated[bool, typer.Option(help="Attack the finished models of an unfinished study.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The .parquet of all records. Default: noshadow-ATTACK.parquet."),
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many of the most exposed records to print.")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
+) -> None:
+    """Attack every model of a study with the others as references; print the table, save a row per record.
+
+    STORE is the directory of a shadow.Study that has been run. A record's success rate is the share of the models
+    for which the attack tells rightly whether the record was in the training half; 0.5 is guessing.
+
+    Example: noshadow attack study/ --attack rmia -o rmia.parquet
+    """
+    with explained_errors():
+        study = shadow.load(store, partial=partial)
+        options = Options(name.value, variant, variance, signal, folds)
+        result = run_attack(study, options, _targets(study, targets), _head(study, head))
+        table = per_record(result)
+        facts = {"attack": result.attack, "models": len(result.scores), "records": len(table), **_summary(result)}
+        saved = save(table, facts, output or Path(f"noshadow-{name.value}.parquet"))
+        if as_json:
+            print_json({**facts, "top": _top(table, top).to_dict("records"), "saved": str(saved)})
+        else:
+            _show(facts, _top(table, top), saved)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Which attack, and how; what an attack has no use for, it does not look at."""
+
+    name: str
+    variant: Any = None
+    variance: Any = "auto"
+    signal: str | None = None
+    folds: int | None = None
+
+
+def run_attack(study: shadow.StudyResult, options: Options, targets: Any, head: str) -> AttackResult:
+    """An attack on the models of a study."""
+    member = study.membership
+    if options.name == "shokri":
+        return attacks.shokri(study.outputs, member, targets, head, folds=options.folds)
+    phi = attacks.signal(study.outputs, targets, head, options.signal if options.name == "lira" else None)
+    variant: Any = options.variant or "online"
+    if options.name == "lira":
+        direction: Any = "lower" if head == "squared" else "higher"
+        return attacks.lira(phi, member, variant, options.variance, members=direction, constant="tie")
+    if head != "squared":
+        return attacks.rmia(phi, member, variant=variant)
+    variance = float(phi[~member].mean())  # a Gaussian likelihood, as wide as the models err on what they did not see
+    return attacks.rmia(-phi, member, variant=variant, scale="log_probability", temperature=2.0 * variance)
+
+
+def per_record(result: AttackResult) -> pd.DataFrame:
+    """A row per record in the order of the study, with its rank: 1 is the most exposed."""
+    table = result.table
+    table.insert(0, "record", np.arange(len(table)))
+    success = result.success_rate.round(9)  # equal shares of models, whatever the rounding of their sums
+    order = np.lexsort((-result.tiebreak, -success))
+    rank = np.empty(len(table), dtype=np.int64)
+    rank[order] = np.arange(1, len(table) + 1)
+    table.insert(1, "rank", rank)
+    return table
+
+
+def save(table: pd.DataFrame, facts: dict[str, Any], path: Path) -> Path:
+    """Write the table as parquet, whole or not at all, with the facts in its schema."""
+    if path.suffix != ".parquet":
+        raise InputError(f"output: {str(path)!r} must end in .parquet")
+    if not path.parent.is_dir():
+        raise InputError(f"output: the folder {str(path.parent)!r} does not exist")
+    arrow = pa.Table.from_pandas(table, preserve_index=False)
+    arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), METADATA_KEY.encode(): json.dumps(facts)})
+    with atomic_path(path) as temporary:
+        pq.write_table(arrow, temporary)
+    return path
+
+
+def _targets(study: shadow.StudyResult, file: Path | None) -> Any:
+    if file is not None:
+        try:
+            return np.load(file, allow_pickle=False)
+        except (ValueError, EOFError) as error:
+            raise InputError(f"targets: {file} is not an .npy of plain numbers ({error})") from None
+    if study.targets is None:
+        raise InputError("targets: this study was not given them; pass --targets FILE.npy")
+    return study.targets
+
+
+def _head(study: shadow.StudyResult, asked: str | None) -> str:
+    head = asked or study.head
+    if head is None:
+        raise InputError("head: this study was not given one; pass --head squared, logistic or softmax")
+    return head
+
+
+def _summary(result: AttackResult) -> dict[str, Any]:
+    return {
+        "success_rate": float(result.success_rate.mean()),
+        "balanced_accuracy": result.balanced_accuracy,
+        "auc": result.auc,
+        **{f"tpr_at_{100 * rate:g}_percent_fpr": result.tpr_at_fpr(rate) for rate in RATES},
+        "epsilon_lower_bound": result.epsilon_lower_bound(),
+    }
+
+
+def _top(table: pd.DataFrame, count: int) -> pd.DataFrame:
+    top: pd.DataFrame = table.sort_values("rank").head(count)
+    return top
+
+
+def _show(facts: dict[str, Any], top: pd.DataFrame, saved: Path) -> None:
+    console = Console()
+    title = f"{facts['attack']}: {facts['models']} models, {facts['records']:,} records"
+    console.print(title, style="bold", highlight=False)
+    whole = Table(show_header=False)
+    for name, value in list(facts.items())[3:]:
+        whole.add_row(name.replace("_percent_", " % ").replace("_", " "), f"{value:.4f}")
+    console.print(whole)
+    rows = Table(title=f"The {len(top)} most exposed records", title_justify="left")
+    for column in ("rank", "record", "success rate", "separation", "in models"):
+        rows.add_column(column, justify="right")
+    for row in top.itertuples():
+        separation = f"{row.separation:.2f} ± {row.separation_error:.2f}"
+        rows.add_row(str(row.rank), str(row.record), f"{row.success_rate:.3f}", separation, str(row.models_in))
+    console.print(rows)
+    console.print(f"All {facts['records']:,} records: {saved}", markup=False, highlight=False)

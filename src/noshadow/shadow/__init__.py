@@ -1,0 +1,39 @@
+"""Many models: plan (splits), store (atomic, resumable), train (vectorised), engines (processes, Ray)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from noshadow.shadow.plan import ModelKey, Plan
+from noshadow.shadow.result import StudyResult, load
+from noshadow.shadow.store import StoreError
+from noshadow.shadow.study import Study, StudyError
+
+if TYPE_CHECKING:
+    from noshadow.shadow.recipe import Recipe
+    from noshadow.shadow.train import TorchTrainer
+
+__all__ = [
+    "ModelKey",
+    "Plan",
+    "Recipe",
+    "StoreError",
+    "Study",
+    "StudyError",
+    "StudyResult",
+    "TorchTrainer",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """The torch trainer, when it is asked for: a worker whose train needs no torch starts without it."""
+    if name == "Recipe":
+        from noshadow.shadow.recipe import Recipe
+
+        return Recipe
+    if name == "TorchTrainer":
+        from noshadow.shadow.train import TorchTrainer
+
+        return TorchTrainer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

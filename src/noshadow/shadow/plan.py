@@ -1,0 +1,83 @@
+"""Who is a member of which model, and with what seed each is trained: all of it from one seed.
+
+Shadow models come in complementary pairs: pair j draws one random half of the records, model 2j trains on it
+and model 2j + 1 on the rest. Every record is then a member of exactly half of an even number of models, and
+nothing about model k depends on how many models there are, who trains them, or in which order they finish:
+its split and seed are functions of (seed, k) alone.
+
+Target models, the ones an attack is aimed at, are drawn from a stream of their own: independent halves,
+independent of the shadow models and of each other, however many there are of either.
+
+The draws use only what NumPy promises never to change (``SeedSequence`` and the raw words of ``Philox``), so
+a study can be taken up again under another version of NumPy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noshadow.errors import InputError
+
+Role = Literal["shadow", "target"]
+_STREAM: dict[Role, int] = {"shadow": 0, "target": 1}
+_SPLIT, _TRAINING = 0, 1
+
+
+@dataclass(frozen=True, order=True)
+class ModelKey:
+    """One model of a study: its role and its number within the role."""
+
+    role: Role
+    number: int
+
+    def __str__(self) -> str:
+        return f"{'target model' if self.role == 'target' else 'model'} {self.number}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The splits and seeds of every model that a study may ever have.
+
+    ``members(key)`` are the sorted row numbers that a model trains on, ``seed_of(key)`` is the 32-bit seed of
+    its training; both are pure functions of (seed, key).
+    """
+
+    n_samples: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.n_samples < 2:
+            raise InputError(f"n_samples: a half-split needs at least 2 records, got {self.n_samples}")
+        if self.seed < 0:
+            raise InputError(f"seed: must not be negative, got {self.seed}")
+
+    def members(self, key: ModelKey) -> NDArray[np.int64]:
+        """Sorted rows (⌊n/2⌋ or ⌈n/2⌉ of them) that the model is trained on."""
+        if key.role == "shadow":
+            order = self._shuffled(key.role, key.number // 2)
+            half = self.n_samples // 2
+            rows = order[:half] if key.number % 2 == 0 else order[half:]
+        else:
+            rows = self._shuffled(key.role, key.number)[: self.n_samples // 2]
+        return np.sort(rows)
+
+    def seed_of(self, key: ModelKey) -> int:
+        """The seed handed to ``train``: 32 bits, which every framework takes."""
+        return int(self._sequence(key.role, _TRAINING, key.number).generate_state(1, np.uint32)[0])
+
+    def mask(self, key: ModelKey) -> NDArray[np.bool_]:
+        """The same as ``members``, as a row of the membership matrix."""
+        mask = np.zeros(self.n_samples, dtype=np.bool_)
+        mask[self.members(key)] = True
+        return mask
+
+    def _shuffled(self, role: Role, number: int) -> NDArray[np.int64]:
+        words = np.random.Philox(self._sequence(role, _SPLIT, number)).random_raw(self.n_samples)
+        return np.argsort(words, kind="stable").astype(np.int64)
+
+    def _sequence(self, role: Role, purpose: int, number: int) -> np.random.SeedSequence:
+        return np.random.SeedSequence(self.seed, spawn_key=(_STREAM[role], purpose, number))

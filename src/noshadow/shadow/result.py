@@ -1,0 +1,105 @@
+"""What a study gives: outputs and membership of its models, read from the store when asked for."""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noshadow.errors import InputError, name_rows
+from noshadow.shadow.plan import ModelKey, Plan, Role
+from noshadow.shadow.store import Arrays, Store, StoreError
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class StudyResult:
+    """The models of a study, in the order of their numbers. K models, N records, m outputs a record.
+
+    outputs        (K, N, m)  as ``train`` gave them, for members and others alike
+    membership     (K, N)     True where the record was in the model's training half
+    seeds          (K,)       the seed each model was trained with
+    targets        (N, ...)   the true targets and
+    head                      the head's name, if the study was given them
+    target_models             the same for the models kept out of the reference set, or None
+    extra(name)    (K, ...)   any other array that ``train`` returned
+    """
+
+    store: Store
+    keys: tuple[ModelKey, ...]
+    target_keys: tuple[ModelKey, ...] = ()
+
+    def __repr__(self) -> str:
+        records = self.store.study["n_samples"]
+        return f"StudyResult({len(self.keys)} models, {records} records, {self.store.directory})"
+
+    @functools.cached_property
+    def outputs(self) -> NDArray[Any]:
+        return self.extra("outputs")
+
+    @functools.cached_property
+    def membership(self) -> NDArray[np.bool_]:
+        return self.extra("membership")
+
+    @functools.cached_property
+    def seeds(self) -> NDArray[np.int64]:
+        plan = Plan(self.store.study["n_samples"], self.store.study["seed"])
+        return np.array([plan.seed_of(key) for key in self.keys], dtype=np.int64)
+
+    @functools.cached_property
+    def targets(self) -> NDArray[Any] | None:
+        return self.store.targets()
+
+    @property
+    def head(self) -> str | None:
+        head: str | None = self.store.manifest.get("head")
+        return head
+
+    @functools.cached_property
+    def target_models(self) -> StudyResult | None:
+        return StudyResult(self.store, self.target_keys) if self.target_keys else None
+
+    def extra(self, name: str) -> NDArray[Any]:
+        """The array of that name of every model, stacked: (K, ...)."""
+        stacked: NDArray[Any] | None = None
+        for row, key in enumerate(self.keys):
+            array = _named(self.store.read(key), name, key)
+            if stacked is None:
+                stacked = np.empty((len(self.keys), *array.shape), dtype=array.dtype)
+            if array.shape != stacked.shape[1:]:
+                raise InputError(f"{name}: {key} has shape {array.shape}, the models before it {stacked.shape[1:]}")
+            stacked[row] = array
+        assert stacked is not None  # a result has at least one model
+        return stacked
+
+
+def wanted_keys(store: Store, role: Role) -> tuple[ModelKey, ...]:
+    """The models that were asked of a study."""
+    count = store.manifest.get("n_models" if role == "shadow" else "n_target_models", 0)
+    return tuple(ModelKey(role, number) for number in range(count))
+
+
+def load(directory: str | os.PathLike[str], partial: bool = False) -> StudyResult:
+    """The result of a study that has been run. ``partial=True`` takes what is whole of an unfinished one."""
+    store = Store.open(directory)
+    keys = wanted_keys(store, "shadow")
+    whole = tuple(key for key in keys if store.is_whole(key))
+    if not whole:
+        raise StoreError(f"store: {store.directory} holds no finished model yet")
+    if len(whole) < len(keys) and not partial:
+        missing = [key.number for key in keys if key not in set(whole)]
+        models = name_rows(missing).replace("row", "model", 1)
+        raise StoreError(
+            f"store: {len(missing)} of {len(keys)} models in {store.directory} are missing or damaged "
+            f"({models}); run the study again to finish it, or ask for the partial result"
+        )
+    return StudyResult(store, whole, tuple(key for key in wanted_keys(store, "target") if store.is_whole(key)))
+
+
+def _named(arrays: Arrays, name: str, key: ModelKey) -> NDArray[Any]:
+    if name not in arrays:
+        raise InputError(f"extra: {key} has no array {name!r}; it has {', '.join(sorted(arrays))}")
+    return arrays[name]

@@ -1,0 +1,295 @@
+"""Study: train many models on half-splits of the same records and keep what they say about every record.
+
+    study = Study(train, n_samples, n_models=200, seed=0, store="dir")
+    result = study.run()                 # killed half-way? run it again: it goes on where it was
+    result.outputs, result.membership    # (K, N, m), (K, N)
+
+``train(members, seed) -> outputs`` may use any framework: ``members`` are the sorted row numbers to train on,
+``seed`` drives everything random in it, and the result has a row for every one of the ``n_samples`` records,
+or is a dict of named arrays with that array under "outputs".
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections import Counter, deque
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import numpy as np
+
+from noshadow.errors import InputError, NoshadowWarning
+from noshadow.progress import progress_bar
+from noshadow.shadow.engines import Engine, ProcessEngine, SerialEngine, share_cores
+from noshadow.shadow.fingerprint import describe_procedure, describe_value
+from noshadow.shadow.plan import ModelKey, Plan, Role
+from noshadow.shadow.ray_engine import RayEngine
+from noshadow.shadow.result import StudyResult
+from noshadow.shadow.store import Claims, DamagedFile, Store
+from noshadow.shadow.work import Failure, Outcome, Task, Train, TrainsMany
+
+EngineName = Literal["processes", "ray", "serial"]
+ATTEMPTS_AFTER_ERROR = 2  # an exception in train is retried once
+ATTEMPTS_AFTER_DEATH = 3  # a lost worker is often another process's fault (memory, a restart)
+POLL_SECONDS = 0.5
+
+
+class StudyError(RuntimeError):
+    """Some models could not be trained. ``failures`` maps each to the reason; the others are in the store."""
+
+    def __init__(self, message: str, failures: dict[ModelKey, Failure]) -> None:
+        super().__init__(message)
+        self.failures = failures
+
+
+class Study:
+    """Many models on half-splits of the same records.
+
+    train            any callable (members, seed) -> outputs, see the module's docstring
+    n_samples        number of records N
+    n_models         number of shadow models K; raising it later only adds models
+    seed             the one seed that all splits and training seeds come from
+    store            directory that holds the study; it is created, or continued if it holds this very study
+    targets, head    the true targets and the head's name, kept for the attacks
+    n_target_models  further models, outside the reference set, for attacks to be aimed at
+    data             what the models are trained on (arrays, or a name of your own), for the fingerprint
+    procedure        a name for the training procedure in place of the fingerprint of ``train``
+    """
+
+    def __init__(
+        self,
+        train: Train,
+        n_samples: int,
+        n_models: int = 200,
+        seed: int = 0,
+        *,
+        store: str | os.PathLike[str],
+        targets: Any = None,
+        head: str | None = None,
+        n_target_models: int = 0,
+        data: Any = None,
+        procedure: str | None = None,
+    ) -> None:
+        if not callable(train):
+            raise InputError(f"train: expected a callable (members, seed) -> outputs, got {type(train).__name__}")
+        if n_models < 1 or n_target_models < 0:
+            raise InputError(f"n_models: need at least one model, got {n_models} and {n_target_models} target models")
+        if head is not None:
+            _check_head(head)
+        self.plan = Plan(n_samples, seed)
+        self.train = train
+        self.n_models = n_models
+        self.n_target_models = n_target_models
+        self.directory = store
+        self.head = head
+        self.targets = None if targets is None else np.asarray(targets)
+        if self.targets is not None and (self.targets.ndim == 0 or len(self.targets) != n_samples):
+            raise InputError(f"targets: expected {n_samples} rows, got shape {self.targets.shape}")
+        self._identity = {
+            "n_samples": n_samples,
+            "seed": seed,
+            "data": describe_value(data),
+            "procedure": describe_procedure(train) if procedure is None else procedure,
+        }
+
+    def run(
+        self,
+        engine: EngineName = "processes",
+        *,
+        workers: int | None = None,
+        threads: int | None = None,
+        address: str | None = None,
+        progress: bool | None = None,
+    ) -> StudyResult:
+        """Train what is missing or damaged and give the result of all models.
+
+        engine            "processes" (worker processes here), "ray" (``address`` for an existing cluster) or
+                          "serial" (in this process)
+        workers, threads  how many train side by side, on how many threads each; chosen for the machine
+        progress          None: a bar where stderr is a terminal
+        """
+        store = self._open_store()
+        tasks = self._tasks(store)
+        workers_used, threads = share_cores(len(tasks), workers, threads)
+        pending = [task for task in tasks if _missing(store, task)]
+        _warn_of_damage(store, pending)
+        if pending:
+            with store.claims() as claims, _Run(store, claims, tasks, pending, progress) as run:
+                running_on = self._engine(engine, workers, min(workers_used, len(pending)), threads, address)
+                try:
+                    run.complete(running_on)
+                finally:
+                    running_on.close()
+            if run.failures:
+                raise _study_error(store, run.failures, self.n_models + self.n_target_models)
+        return StudyResult(store, tuple(self._keys("shadow")), tuple(self._keys("target")))
+
+    def _open_store(self) -> Store:
+        store = Store.open_for(self.directory, self._identity)
+        with store.deciding():
+            if self.targets is not None:
+                store.keep_targets(self.targets)
+            kept = store.manifest.get("head")
+            if self.head is not None and kept not in (None, self.head):
+                raise InputError(f"head: {store.directory} holds a study of head {kept!r}, not {self.head!r}")
+            store.note(
+                n_models=max(self.n_models, store.manifest.get("n_models", 0)),
+                n_target_models=max(self.n_target_models, store.manifest.get("n_target_models", 0)),
+                head=self.head or kept,
+            )
+            if "models_at_once" not in store.manifest:  # decided once: other groups would change the last bits
+                store.note(models_at_once=self._models_at_once())
+        return store
+
+    def _models_at_once(self) -> int:
+        """As many as the trainer likes, but few enough that every core gets a share."""
+        if not isinstance(self.train, TrainsMany):
+            return 1
+        workers, _ = share_cores(self.n_models, None, None)
+        return max(1, self.train.models_at_once(most=-(-self.n_models // workers)))
+
+    def _keys(self, role: Role) -> Iterable[ModelKey]:
+        count = self.n_models if role == "shadow" else self.n_target_models
+        return (ModelKey(role, number) for number in range(count))
+
+    def _tasks(self, store: Store) -> list[Task]:
+        """All models in consecutive groups, done or not: a group is always trained as a whole."""
+        at_once = int(store.manifest["models_at_once"])
+        tasks = []
+        for role in ("shadow", "target"):
+            keys = tuple(self._keys(role))
+            for start in range(0, len(keys), at_once):
+                group = keys[start : start + at_once]
+                members = tuple(self.plan.members(key) for key in group)
+                tasks.append(Task(group, members, tuple(map(self.plan.seed_of, group)), self.plan.n_samples))
+        return tasks
+
+    def _engine(self, name: str, asked: int | None, workers: int, threads: int, address: str | None) -> Engine:
+        if address is not None and name != "ray":
+            raise InputError(f"address: is for engine='ray', not {name!r}")
+        if name == "processes":
+            return ProcessEngine(self.train, workers, threads)
+        if name == "serial":
+            return SerialEngine(self.train, threads)
+        if name == "ray":
+            return RayEngine(self.train, asked, threads, address)
+        raise InputError(f"engine: {name!r} is not an engine; use 'processes', 'ray' or 'serial'")
+
+
+class _Run:
+    """One pass over the pending tasks: claims, hands out, keeps results, tries again, collects failures."""
+
+    def __init__(
+        self, store: Store, claims: Claims, tasks: list[Task], pending: list[Task], progress: bool | None
+    ) -> None:
+        self.failures: dict[ModelKey, Failure] = {}
+        self._store = store
+        self._claims = claims
+        self._pending = deque(pending)
+        self._held: set[ModelKey] = set()
+        self._errors: Counter[ModelKey] = Counter()
+        self._deaths: Counter[ModelKey] = Counter()
+        self._bar = progress_bar("training models", sum(len(task.keys) for task in tasks), progress)
+        self._finished = sum(len(task.keys) for task in tasks) - sum(len(task.keys) for task in pending)
+
+    def __enter__(self) -> _Run:
+        self._advance = self._bar.__enter__()
+        self._advance(self._finished)
+        return self
+
+    def __exit__(self, *reason: Any) -> None:
+        self._bar.__exit__(*reason)
+
+    def complete(self, engine: Engine) -> None:
+        running = 0
+        while self._pending or running:
+            while running < engine.slots and (task := self._next()) is not None:
+                engine.submit(task)
+                running += 1
+            if running:
+                for outcome in engine.wait(POLL_SECONDS):
+                    running -= 1
+                    self._settle(outcome)
+            elif self._pending:  # all that is left is in the hands of another process
+                time.sleep(POLL_SECONDS)
+
+    def _next(self) -> Task | None:
+        """The first pending task that no other process has; those finished elsewhere meanwhile drop out."""
+        for _ in range(len(self._pending)):
+            task = self._pending.popleft()
+            key = task.keys[0]
+            if key not in self._held and not self._claims.take(key):
+                self._pending.append(task)
+                continue
+            self._held.add(key)
+            if _missing(self._store, task):
+                return task
+            self._done(task)
+        return None
+
+    def _settle(self, outcome: Outcome) -> None:
+        task = outcome.task
+        failed: dict[ModelKey, Failure] = {}
+        missing = set(_missing(self._store, task))
+        for key, seed, members, result in zip(task.keys, task.seeds, task.members, outcome.results, strict=True):
+            if isinstance(result, Failure):
+                failed[key] = result
+            elif key in missing:
+                membership = np.zeros(task.n_samples, dtype=np.bool_)
+                membership[members] = True
+                self._store.write(key, seed, {**result, "membership": membership})
+        if not failed:
+            self._done(task)
+        elif self._may_retry(task.keys[0], any(failure.died for failure in failed.values())):
+            self._pending.appendleft(task)
+        else:
+            self.failures |= {key: failure for key, failure in failed.items() if key in missing}
+            self._done(task)
+
+    def _may_retry(self, key: ModelKey, died: bool) -> bool:
+        counter, most = (self._deaths, ATTEMPTS_AFTER_DEATH) if died else (self._errors, ATTEMPTS_AFTER_ERROR)
+        counter[key] += 1
+        return counter[key] < most
+
+    def _done(self, task: Task) -> None:
+        self._held.discard(task.keys[0])
+        self._claims.release(task.keys[0])
+        self._advance(len(task.keys))
+
+
+def _check_head(name: str) -> None:
+    from noshadow.heads import get_head  # here, as it imports torch and worker processes may do without
+
+    get_head(name)
+
+
+def _missing(store: Store, task: Task) -> list[ModelKey]:
+    return [key for key in task.keys if not store.is_whole(key)]
+
+
+def _warn_of_damage(store: Store, pending: list[Task]) -> None:
+    damaged = []
+    for key in (key for task in pending for key in task.keys if store.path(key).exists()):
+        try:
+            store.read(key)
+        except DamagedFile as error:
+            damaged.append(f"{key}: {error}")
+        except FileNotFoundError:
+            pass
+    if damaged:
+        warnings.warn("trained again, as their files are damaged:\n  " + "\n  ".join(damaged), NoshadowWarning, 3)
+
+
+def _study_error(store: Store, failures: dict[ModelKey, Failure], total: int) -> StudyError:
+    seeds = Plan(store.study["n_samples"], store.study["seed"])
+    lines = [f"  {key} (seed {seeds.seed_of(key)}): {failures[key].reason}" for key in sorted(failures)]
+    trace = next((failure.trace for failure in failures.values() if failure.trace), "")
+    return StudyError(
+        f"{len(failures)} of {total} models could not be trained; all others are kept in {store.directory}, "
+        "and a new run trains only these:\n"
+        + "\n".join(lines)
+        + (f"\nThe first failure in full:\n{trace}" if trace else ""),
+        failures,
+    )

@@ -1,0 +1,299 @@
+"""TorchTrainer: a ``train`` callable from a model factory, data and a recipe, alone or many at once.
+
+    trainer = TorchTrainer(lambda: MLP(), (x, y), Recipe(epochs=300, batch_size=32), head="squared")
+    outputs = trainer(members, seed)                          # one model
+    list_of_outputs = trainer.train_many([members, ...], [seed, ...])   # the same models, stacked
+
+Both run the same loop on the same random streams: a model's initial weights, batch order, augmentation and
+dropout come from its own seed and from nothing else. Stacked and single training therefore give the same
+models up to the rounding of differently ordered sums.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from noshadow.errors import InputError
+from noshadow.shadow.fingerprint import array_digest, describe_value
+from noshadow.shadow.networks import (
+    DropoutSite,
+    Network,
+    SingleNetwork,
+    StackedNetwork,
+    draw_masks,
+    find_dropouts,
+    seed_dropouts,
+)
+from noshadow.shadow.recipe import ELEMENTWISE_OPTIMIZERS, Loss, Recipe, training_loss
+from noshadow.shadow.work import Members, limited_threads
+
+STACK_SIZES = (8, 16, 32, 64)
+SLOW_STEP = 0.01  # seconds: such a step is all arithmetic, and stacking only saves the cost of calls
+LARGEST_STACK = 2**26  # numbers in the parameters of a stack that is tried out
+WORTH_IT = 0.9  # a stack must take less than this share of the time to be preferred
+MASKS_A_DRAW = 2**18  # dropout numbers a model draws in one go
+
+
+class TorchTrainer:
+    """Trains torch modules for a ``Study``.
+
+    model      a function without arguments that gives a new, freshly initialised module
+    data       (inputs, targets) as tensors or arrays with a row per record, or a map-style Dataset of pairs
+    recipe     see ``Recipe``
+    head       "squared", "logistic" or "softmax": the training loss
+    loss       a function (outputs, targets) -> mean loss of a batch, in place of the head's
+    vectorise  None: stack models if the modules allow it and a short trial says it is faster; False: never;
+               True: in the fastest stack; a number: that many at once
+    device     where to train
+    """
+
+    def __init__(
+        self,
+        model: Callable[[], nn.Module],
+        data: tuple[Any, Any] | Dataset[Any],
+        recipe: Recipe,
+        *,
+        head: str = "softmax",
+        loss: Loss | None = None,
+        vectorise: bool | int | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.model = model
+        self.recipe = recipe
+        self.head = head
+        self.loss = training_loss(head) if loss is None else loss
+        self.vectorise = vectorise
+        self.device = device
+        inputs, targets = data if isinstance(data, tuple) else _rows_of(data)
+        self.inputs = _floats_or_codes(inputs, "data inputs").to(device)
+        self.targets = _targets(targets, head, loss is None).to(device)
+        if len(self.inputs) != len(self.targets):
+            raise InputError(f"data: {len(self.inputs)} inputs but {len(self.targets)} targets")
+        self._sites, outputs = find_dropouts(self._new_module(0, ()), self.inputs[:2])
+        if loss is None:
+            _check_outputs(outputs, self.targets, head)
+
+    def __call__(self, members: Members, seed: int) -> NDArray[Any]:
+        """Outputs (N, m) for all records of one model trained on ``members``."""
+        return self._trained(self._single_network(seed), [members], [seed])[0]
+
+    def train_many(self, members: Sequence[Members], seeds: Sequence[int]) -> list[NDArray[Any]]:
+        """Outputs (N, m) of each model. Models with equally many members are trained as one stack."""
+        by_size: dict[int, list[int]] = defaultdict(list)
+        for position, model_members in enumerate(members):
+            by_size[len(model_members)].append(position)
+        results: dict[int, NDArray[Any]] = {}
+        for positions in by_size.values():
+            rows, own = [members[i] for i in positions], [seeds[i] for i in positions]
+            if len(positions) > 1 and self._obstacle is None:
+                outputs = self._trained(self._stacked_network(own), rows, own)
+            else:
+                outputs = [self(*one) for one in zip(rows, own, strict=True)]
+            results |= dict(zip(positions, outputs, strict=True))
+        return [results[position] for position in range(len(members))]
+
+    def models_at_once(self, most: int = STACK_SIZES[-1]) -> int:
+        """How many models to train in one stack, at most ``most``; 1 where stacking is impossible or slower.
+
+        Without a wish in ``vectorise`` it is tried out: a few steps of one model, and of stacks of 8, 16, 32
+        and 64, on one thread. A model whose single step takes over 10 ms has nothing to gain: not tried.
+        """
+        if self.vectorise is False or most < 2:
+            return 1
+        if self._obstacle is not None:
+            if self.vectorise:
+                raise InputError(f"vectorise: these models cannot be trained in a stack: {self._obstacle}")
+            return 1
+        if not isinstance(self.vectorise, bool | type(None)):
+            return min(self.vectorise, most)
+        numbers = sum(parameter.numel() for parameter in self._single_network(0).parameters())
+        sizes = [size for size in STACK_SIZES if size <= most] or [most]
+        sizes = [size for size in sizes if size * numbers <= LARGEST_STACK] or [2]
+        with limited_threads(1):
+            alone = self._seconds_a_step(1)
+            if alone > SLOW_STEP and self.vectorise is None:
+                return 1
+            times = {size: self._seconds_a_step(size) for size in sizes}
+        best = min(times, key=lambda size: times[size])
+        return best if self.vectorise or times[best] < WORTH_IT * alone else 1
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What is trained on what, how: two trainers with the same fingerprint train the same models."""
+        return {
+            "model": describe_value(self.model),
+            "architecture": describe_value(repr(self._new_module(0, ())).splitlines()),
+            "recipe": self.recipe.fingerprint(),
+            "loss": self.head if self.loss is training_loss(self.head) else describe_value(self.loss),
+            "inputs": array_digest(self.inputs.cpu().numpy()),
+            "targets": array_digest(self.targets.cpu().numpy()),
+        }
+
+    def _single_network(self, seed: int) -> SingleNetwork:
+        return SingleNetwork(self._new_module(seed, self._sites), self.loss)
+
+    def _stacked_network(self, seeds: Sequence[int]) -> StackedNetwork:
+        return StackedNetwork([self._new_module(seed, self._sites) for seed in seeds], self.loss)
+
+    def _trained(self, network: Network, members: Sequence[Members], seeds: Sequence[int]) -> list[NDArray[Any]]:
+        with _own_randomness(seeds[0], self.device):
+            for _ in self._steps(network, members, seeds, self.recipe.epochs):
+                pass
+            return list(self._outputs(network).numpy())
+
+    def _steps(self, network: Network, members: Sequence[Members], seeds: Sequence[int], epochs: int) -> Iterator[None]:
+        """The training loop of G models, a step at a time."""
+        recipe = self.recipe
+        optimizer = recipe.build_optimizer(network.parameters())
+        rates = [group["lr"] for group in optimizer.param_groups]
+        orders, drops = ([torch.Generator().manual_seed(_seeds(seed)[use]) for seed in seeds] for use in (1, 2))
+        pool = torch.stack([torch.as_tensor(rows) for rows in members])
+        for epoch in range(epochs):
+            order = [torch.randperm(pool.shape[1], generator=generator) for generator in orders]
+            batches = torch.split(pool.gather(1, torch.stack(order)), recipe.batch_size, dim=1)
+            for step, (rows, masks) in enumerate(zip(batches, self._masks(batches, drops), strict=True)):
+                factor = recipe.factor((epoch + step / len(batches)) / epochs)
+                for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                    group["lr"] = rate * factor
+                x, y = self.inputs[rows], self.targets[rows]
+                if recipe.augment is not None:
+                    x = torch.stack([recipe.augment(*pair) for pair in zip(x, orders, strict=True)])
+                optimizer.zero_grad(set_to_none=True)
+                network.loss(x, y, masks).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                yield
+
+    def _masks(self, batches: Sequence[Tensor], drops: Sequence[torch.Generator]) -> Iterator[dict[str, Tensor]]:
+        """The dropout masks of each batch, drawn for the whole epoch at once where they are few: fewer calls."""
+        sizes = [batch.shape[1] for batch in batches]
+        numbers = sum(math.prod(site.shape) for site in self._sites)
+        if numbers * sum(sizes) <= MASKS_A_DRAW:
+            masks = draw_masks(self._sites, sum(sizes), drops, self.device)
+            parts = {name: torch.split(mask, sizes, dim=1) for name, mask in masks.items()}
+            yield from ({name: part[step] for name, part in parts.items()} for step in range(len(sizes)))
+        else:
+            yield from (draw_masks(self._sites, size, drops, self.device) for size in sizes)
+
+    def _outputs(self, network: Network) -> Tensor:
+        # As many records at a time as in a training batch: that is known to fit, in memory and in the cache.
+        batches = torch.split(self.inputs, self.recipe.batch_size)
+        outputs = torch.cat([network.outputs(batch).cpu() for batch in batches], dim=1)
+        return outputs if outputs.ndim > 2 else outputs.unsqueeze(-1)
+
+    def _new_module(self, seed: int, sites: Sequence[DropoutSite]) -> nn.Module:
+        with _own_randomness(_seeds(seed)[0], self.device):
+            module = self.model()
+        if not isinstance(module, nn.Module):
+            raise InputError(f"model: must give a torch module, gave {type(module).__name__}")
+        return seed_dropouts(module.to(self.device), sites)
+
+    @functools.cached_property
+    def _obstacle(self) -> str | None:
+        """Why these models cannot be stacked, or None: a step of two is tried against single ones."""
+        rows = np.arange(min(len(self.inputs), self.recipe.batch_size))
+        try:
+            if not isinstance(self.recipe.build_optimizer([torch.zeros(1)]), ELEMENTWISE_OPTIMIZERS):
+                return "the optimiser does not update each number by itself"
+            x, y = self.inputs[rows].expand(2, *self.inputs[rows].shape), self.targets[rows]
+            sizes = [(site, (1, len(rows), *site.shape)) for site in self._sites]
+            masks = {site.name: torch.ones(size, device=self.device) for site, size in sizes}
+            stacked = self._stacked_network([0, 1])
+            both = {name: mask.expand(2, *mask.shape[1:]) for name, mask in masks.items()}
+            together = stacked.loss(x, y.expand(2, *y.shape), both)
+            together.backward()  # type: ignore[no-untyped-call]
+            stacked.outputs(x[0, :2])
+            with _own_randomness(0, self.device):
+                losses = [self._single_network(seed).loss(x, y[None], masks) for seed in (0, 1)]
+        except Exception as error:
+            return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        if not torch.allclose(together, torch.stack(losses).sum(), rtol=1e-3, atol=1e-5):
+            return "a stack does not give the same loss as its models alone"
+        return None
+
+    def _seconds_a_step(self, count: int) -> float:
+        """Seconds that a training step takes a model of a stack: best of three times 64 such steps.
+
+        Equal work for every size of stack, so that other work on the machine gets in the way of all alike.
+        """
+        seeds = list(range(count))
+        members = [np.arange(0, len(self.inputs), 2)] * count  # any half will do
+        network: Network = self._single_network(0) if count == 1 else self._stacked_network(seeds)
+        block = max(1, STACK_SIZES[-1] // count)
+        with _own_randomness(0, self.device):
+            steps = self._steps(network, members, seeds, epochs=4 + 3 * block)  # an epoch has a step or more
+            next(steps)  # to warm up
+            first = min(_seconds(steps, 1) for _ in range(3))
+            if first > SLOW_STEP * count:  # nothing will come of it, so no more time is spent
+                return first / count
+            return min(_seconds(steps, block) for _ in range(3)) / count
+
+
+def _seconds(steps: Iterator[None], count: int) -> float:
+    """Mean seconds of the next steps."""
+    start = time.perf_counter()
+    for _ in range(count):
+        next(steps)
+    return (time.perf_counter() - start) / count
+
+
+@contextmanager
+def _own_randomness(seed: int, device: str) -> Iterator[None]:
+    """Torch's global generator starts at ``seed`` inside, and is afterwards as it was."""
+    with torch.random.fork_rng(devices=[] if device == "cpu" else None):
+        torch.manual_seed(seed)
+        yield
+
+
+def _seeds(seed: int) -> list[int]:
+    """Independent seeds for initial weights, batch order with augmentation, and dropout."""
+    return [int(word) for word in np.random.SeedSequence(seed).generate_state(3, np.uint64) >> np.uint64(1)]
+
+
+def _rows_of(data: Dataset[Any]) -> tuple[Tensor, Tensor]:
+    """A map-style dataset as two tensors."""
+    if not hasattr(data, "__len__"):
+        raise InputError("data: a dataset without a length cannot be split; give (inputs, targets) instead")
+    pairs = [data[row] for row in range(len(data))]
+    return torch.stack([torch.as_tensor(x) for x, _ in pairs]), torch.stack([torch.as_tensor(y) for _, y in pairs])
+
+
+def _floats_or_codes(values: Any, name: str) -> Tensor:
+    """Real numbers in torch's default type, integers (tokens) as they are."""
+    tensor = torch.as_tensor(np.asarray(values) if not isinstance(values, Tensor) else values).detach()
+    if tensor.ndim == 0:
+        raise InputError(f"{name}: expected a row per record, got a single number")
+    return tensor.to(torch.get_default_dtype()) if tensor.is_floating_point() else tensor
+
+
+def _check_outputs(outputs: Tensor, targets: Tensor, head: str) -> None:
+    """Outputs and targets must not merely broadcast: (n,) against (n, 1) would train on all pairs of records."""
+    given = tuple(outputs.shape[1:])
+    if head == "squared" and given != tuple(targets.shape[1:]):
+        raise InputError(f"model: gives outputs of shape (n, *{given}) for targets (n, *{tuple(targets.shape[1:])})")
+    if head == "logistic" and given != (1,):
+        raise InputError(f"model: a logistic head needs outputs of shape (n, 1), got (n, *{given})")
+    if head == "softmax" and (len(given) != 1 or given[0] <= int(targets.max())):
+        raise InputError(f"model: classes 0 … {int(targets.max())} need as many logits, got outputs (n, *{given})")
+
+
+def _targets(values: Any, head: str, checked: bool) -> Tensor:
+    targets = _floats_or_codes(values, "data targets")
+    if not checked:
+        return targets
+    if head == "squared":
+        targets = targets.to(torch.get_default_dtype())
+        return targets if targets.ndim > 1 else targets.unsqueeze(-1)
+    if targets.ndim != 1 or targets.is_floating_point():
+        raise InputError(f"data targets: head {head!r} needs one integer class a record, got {targets.dtype}")
+    return targets.long()

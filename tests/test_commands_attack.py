@@ -1,0 +1,127 @@
+"""``noshadow attack``: the table, the JSON, the parquet and the exit codes, on real studies."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from noshadow import attacks, shadow
+from noshadow.commands.attack import attack
+from noshadow.shadow.work import limited_threads
+
+N_SAMPLES = 60
+RNG = np.random.default_rng(1)
+X = RNG.normal(size=(N_SAMPLES, 12))
+VALUES = X[:, 0] + RNG.normal(size=N_SAMPLES)
+VALUES[7] += 25.0  # an outlier that every model it is in bends to
+CLASSES = (X[:, 0] + 0.5 * RNG.normal(size=N_SAMPLES) > 0).astype(int)
+
+
+def regression(members, seed):
+    return X @ np.linalg.lstsq(X[members], VALUES[members], rcond=None)[0]
+
+
+def scorer(members, seed):
+    """Class scores by least squares on one-hot targets."""
+    return X @ np.linalg.lstsq(X[members], np.eye(2)[CLASSES[members]], rcond=None)[0]
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("studies")
+    for name, train, targets, head in (
+        ("squared", regression, VALUES, "squared"),
+        ("softmax", scorer, CLASSES, "softmax"),
+        ("bare", regression, None, None),
+    ):
+        shadow.Study(train, N_SAMPLES, n_models=24, store=folder / name, targets=targets, head=head).run("serial")
+    return folder
+
+
+@pytest.fixture
+def run(stores, tmp_path, monkeypatch):
+    """Runs the command in an empty folder, on one thread: boosting on so few rows only loses time by sharing."""
+    monkeypatch.chdir(tmp_path)
+    app = typer.Typer()
+    app.command()(attack)
+
+    def run(store, *arguments):
+        with limited_threads(1):
+            return CliRunner().invoke(app, [str(stores / store), *arguments])
+
+    return run
+
+
+@pytest.mark.parametrize("name", ["lira", "rmia", "shokri"])
+@pytest.mark.parametrize("store", ["squared", "softmax"])
+def test_json_and_parquet_hold_the_attack(run, tmp_path, store, name):
+    done = run(store, "--attack", name, "--json", "--top", "3", *(["--folds", "3"] if name == "shokri" else []))
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    table = pd.read_parquet(tmp_path / f"noshadow-{name}.parquet")
+    assert len(table) == report["records"] == N_SAMPLES
+    assert report["models"] == 24
+    assert report["success_rate"] == pytest.approx(table["success_rate"].mean())
+    assert [row["rank"] for row in report["top"]] == [1, 2, 3]
+    assert sorted(table["rank"]) == list(range(1, N_SAMPLES + 1))
+    assert (table["models_in"] == 12).all()
+    assert report["balanced_accuracy"] > 0.52  # small overfitted models do leak
+    if store == "squared" and name != "shokri":
+        assert table["separation"].abs().idxmax() == 7  # the outlier
+    ranked = table.sort_values("rank")["success_rate"].to_numpy()
+    assert (np.diff(ranked) < 1e-9).all()
+
+
+def test_lira_is_the_function_of_the_same_name(run, stores, tmp_path):
+    assert run("squared", "--variance", "fixed", "--signal", "signed_residual", "-o", "out.parquet").exit_code == 0
+    study = shadow.load(stores / "squared")
+    phi = attacks.signal(study.outputs, VALUES, "squared", "signed_residual")
+    expected = attacks.lira(phi, study.membership, variance="fixed")
+    table = pd.read_parquet(tmp_path / "out.parquet")
+    assert np.array_equal(table["success_rate"], expected.success_rate)
+    assert np.array_equal(table["separation"], expected.separation)
+
+
+def test_the_table_for_people(run):
+    done = run("squared", "--top", "4")
+    assert done.exit_code == 0
+    for part in ("24 models, 60 records", "balanced accuracy", "tpr at 0.1 % fpr", "The 4 most exposed", "parquet"):
+        assert part in done.stdout
+
+
+def test_targets_and_head_can_be_given_later(run, tmp_path):
+    np.save(tmp_path / "targets.npy", VALUES)
+    lacking = run("bare")
+    assert lacking.exit_code == 3
+    assert "--targets" in lacking.stderr
+    assert run("bare", "--targets", "targets.npy").exit_code == 3  # still no head
+    assert run("bare", "--targets", "targets.npy", "--head", "squared").exit_code == 0
+
+
+def test_exit_codes(run, stores, tmp_path):
+    assert run("nowhere").exit_code == 2
+    assert run("squared", "--attack", "magic").exit_code == 2
+    assert run("squared", "-o", "table.csv").exit_code == 3
+    assert run("squared", "--variant", "sideways").exit_code == 3
+    (tmp_path / "empty").mkdir()
+    no_study = run(str(tmp_path / "empty"))
+    assert no_study.exit_code == 3
+    assert "holds no study" in " ".join(no_study.stderr.split())
+
+
+def test_an_unfinished_study_needs_a_word(run, tmp_path, stores):
+    import shutil
+
+    shutil.copytree(stores / "squared", tmp_path / "half")
+    for number in (3, 4):
+        (tmp_path / "half" / "shadow" / f"{number:06d}.safetensors").unlink()
+    refused = run(str(tmp_path / "half"))
+    assert refused.exit_code == 3
+    assert "models 3, 4" in " ".join(refused.stderr.split())
+    done = run(str(tmp_path / "half"), "--partial", "--json")
+    assert json.loads(done.stdout)["models"] == 22

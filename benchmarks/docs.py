@@ -114,7 +114,7 @@ def shadow() -> list[str]:
         "",
         f"`python benchmarks/shadow.py --data DIR`. The paper's UCI Energy network, {energy['models']} models of "
         f"{energy['epochs']} epochs: {energy['seconds_one_by_one']:.0f} s one by one, {energy['seconds_stacked']:.0f} "
-        f"s as one stack, **{energy['speedup']:.1f}×**. Seconds a model for other sizes of a stack, and what was chosen:",
+        f"s as one stack, **{energy['speedup']:.1f}×**. Seconds a model for other sizes, and the one chosen:",
         "",
         "| setting | " + " | ".join(results["stacks"]["energy"]["seconds_a_model"]) + " | chosen | over one by one |",
         "|---|" + "--:|" * (len(results["stacks"]["energy"]["seconds_a_model"]) + 2),

@@ -69,7 +69,7 @@ def test_json_and_parquet_hold_the_attack(run, tmp_path, store, name):
     assert report["success_rate"] == pytest.approx(table["success_rate"].mean())
     assert [row["rank"] for row in report["top"]] == [1, 2, 3]
     assert sorted(table["rank"]) == list(range(1, N_SAMPLES + 1))
-    assert (table["models_in"] == 12).all()
+    assert table["models_in"].between(8, 16).all()  # 8 of the first block of 16, and some of the next 8 models
     assert report["balanced_accuracy"] > 0.52  # small overfitted models do leak
     if store == "squared" and name != "shokri":
         assert table["separation"].abs().idxmax() == 7  # the outlier

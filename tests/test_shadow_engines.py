@@ -29,7 +29,7 @@ def test_the_result_has_what_was_asked(undisturbed):
     assert undisturbed.outputs.shape == (8, N_SAMPLES, 1)
     assert undisturbed.extra("weights").shape == (8, 3)
     assert undisturbed.target_models.outputs.shape == (2, N_SAMPLES, 1)
-    assert (undisturbed.membership.sum(axis=0) == 4).all()
+    assert (undisturbed.membership.sum(axis=1) == N_SAMPLES // 2).all()
     for number, (row, seed) in enumerate(zip(undisturbed.outputs, undisturbed.seeds, strict=True)):
         key = shadow.ModelKey("shadow", number)
         assert seed == plan.seed_of(key)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from noshadow._version import __version__
+from noshadow.commands.attack import attack
 from noshadow.commands.demo import demo
 from noshadow.commands.score import score
 from noshadow.commands.theory import theory_app
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo)
 app.command("score")(score)
+app.command("attack")(attack)
 app.add_typer(theory_app, name="theory")
 
 

@@ -106,7 +106,7 @@ def test_targets_and_head_can_be_given_later(run, tmp_path):
 def test_exit_codes(run, stores, tmp_path):
     assert run("nowhere").exit_code == 2
     assert run("squared", "--attack", "magic").exit_code == 2
-    assert run("squared", "-o", "table.csv").exit_code == 3
+    assert run("squared", "-o", "table.xlsx").exit_code == 3
     assert run("squared", "--variant", "sideways").exit_code == 3
     (tmp_path / "empty").mkdir()
     no_study = run(str(tmp_path / "empty"))

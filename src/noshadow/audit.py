@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +12,6 @@ from typing import Any, cast
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
@@ -24,13 +21,11 @@ from noshadow._version import __version__
 from noshadow.curvature.dense import DEFAULT_MEMORY
 from noshadow.errors import InputError, NoshadowWarning
 from noshadow.extract import extract
-from noshadow.files import atomic_path, write_text
 from noshadow.layer import LastLayer
 from noshadow.scores import Diagnostics, concerns, score_with_diagnostics
+from noshadow.tables import save_table
 
 _PREFERENCE = ("leave_one_out", "newton", "influence", "loss")
-METADATA_KEY = "noshadow"
-"""Where the metadata lie in the schema of a parquet file, as JSON."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,22 +59,7 @@ class Audit:
 
     def save(self, path: str | Path) -> Path:
         """Write the table: .parquet with the metadata in its schema, or .csv with them beside it in .csv.json."""
-        target = Path(path)
-        if not target.parent.is_dir():
-            raise InputError(f"path: the folder {str(target.parent)!r} does not exist")
-        metadata = json.dumps({**self.metadata, "notes": list(self.notes)}, indent=2)
-        if target.suffix == ".parquet":
-            arrow = pa.Table.from_pandas(self.table, preserve_index=False)
-            arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), METADATA_KEY.encode(): metadata})
-            with atomic_path(target) as temporary:
-                pq.write_table(arrow, temporary)
-        elif target.suffix == ".csv":
-            with atomic_path(target) as temporary:
-                self.table.to_csv(temporary, index=False)
-            write_text(target.with_name(target.name + ".json"), metadata + "\n")
-        else:
-            raise InputError(f"path: {str(path)!r} must end in .parquet or .csv")
-        return target
+        return save_table(self.table, {**self.metadata, "notes": list(self.notes)}, path)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self.summary()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -10,18 +9,15 @@ from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from noshadow import attacks, shadow
 from noshadow.attacks import AttackResult
-from noshadow.audit import METADATA_KEY
 from noshadow.commands.output import explained_errors, print_json
 from noshadow.errors import InputError
-from noshadow.files import atomic_path
+from noshadow.tables import save_table
 
 RATES = (0.01, 0.001, 0.0001)
 
@@ -53,7 +49,7 @@ def attack(
     partial: Annotated[bool, typer.Option(help="Attack the finished models of an unfinished study.")] = False,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The .parquet of all records. Default: noshadow-ATTACK.parquet."),
+        typer.Option("--output", "-o", help="All records, .parquet or .csv. Default: noshadow-ATTACK.parquet."),
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many of the most exposed records to print.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
@@ -71,7 +67,7 @@ def attack(
         result = run_attack(study, options, _targets(study, targets), _head(study, head))
         table = per_record(result)
         facts = {"attack": result.attack, "models": len(result.scores), "records": len(table), **_summary(result)}
-        saved = save(table, facts, output or Path(f"noshadow-{name.value}.parquet"))
+        saved = save_table(table, facts, output or Path(f"noshadow-{name.value}.parquet"), "output")
         if as_json:
             print_json({**facts, "top": _top(table, top).to_dict("records"), "saved": str(saved)})
         else:
@@ -115,19 +111,6 @@ def per_record(result: AttackResult) -> pd.DataFrame:
     rank[order] = np.arange(1, len(table) + 1)
     table.insert(1, "rank", rank)
     return table
-
-
-def save(table: pd.DataFrame, facts: dict[str, Any], path: Path) -> Path:
-    """Write the table as parquet, whole or not at all, with the facts in its schema."""
-    if path.suffix != ".parquet":
-        raise InputError(f"output: {str(path)!r} must end in .parquet")
-    if not path.parent.is_dir():
-        raise InputError(f"output: the folder {str(path.parent)!r} does not exist")
-    arrow = pa.Table.from_pandas(table, preserve_index=False)
-    arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), METADATA_KEY.encode(): json.dumps(facts)})
-    with atomic_path(path) as temporary:
-        pq.write_table(arrow, temporary)
-    return path
 
 
 def _targets(study: shadow.StudyResult, file: Path | None) -> Any:

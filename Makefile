@@ -32,6 +32,8 @@ BENCH := .venv-bench
 $(BENCH)/.installed: pyproject.toml constraints.txt benchmarks/requirements.txt
 	test -x $(BENCH)/bin/python || $(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/python -m pip install --quiet --constraint constraints.txt --editable . -r benchmarks/requirements.txt
+	# a torchvision of another build than torch fails on import, and nothing here needs one
+	$(BENCH)/bin/python -m pip uninstall --quiet --yes torchvision
 	touch $@
 
 bench: $(BENCH)/.installed

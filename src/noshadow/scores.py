@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -33,6 +33,7 @@ LEVERAGE_FLOOR = 1e-8
 """1 − h is not taken below this: at h = 1 the fit without the record is undefined, the scores stay finite."""
 _SAFE_LEVERAGE = 0.99  # below this bound on the eigenvalues of AW, I − AW is far from singular: a plain solve will do
 _STATIONARY = 1.0
+_PLAIN_CHUNK = 65_536  # records at a time where no curvature is needed
 _LINEAR = 0.02
 
 
@@ -75,8 +76,11 @@ class Records:
     @cached_property
     def leverage(self) -> Tensor:
         """tr(WA), or the one number WA for width 1, (c,)."""
-        product = self.curvature * self.leverage_block
-        return product if product.ndim == 1 else product.sum((1, 2))
+        a, w = self.leverage_block, self.curvature
+        if a.ndim == 1:
+            return w * a
+        trace: Tensor = torch.linalg.vecdot(w.flatten(1), a.flatten(1))
+        return trace
 
     @cached_property
     def removal(self) -> tuple[Tensor, Tensor]:
@@ -91,9 +95,12 @@ class Records:
 def _matrix_removal(a: Tensor, w: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
     """(I − AW)⁻¹ start for r × r blocks; near h = 1 through the eigenvalues of W^½AW^½, kept away from 1."""
     product = torch.bmm(a, w)
-    # the eigenvalues of AW lie in [0, 1] and their squares add up to tr(AWAW)
-    bound = (product * product.transpose(1, 2)).sum((1, 2)).clamp(min=0.0).sqrt()
-    close = (bound >= _SAFE_LEVERAGE).nonzero().flatten()
+    # the eigenvalues of AW lie in [0, 1], and their squares add up to tr(AWAW) ≤ ‖AW‖²
+    close = (torch.linalg.vector_norm(product, dim=(1, 2)) >= _SAFE_LEVERAGE).nonzero().flatten()
+    if len(close):
+        suspect = product[close]
+        squares = (suspect * suspect.transpose(1, 2)).sum((1, 2))
+        close = close[squares >= _SAFE_LEVERAGE**2]
     product[close] = 0.0
     system = product.neg_()
     system.diagonal(dim1=1, dim2=2).add_(1.0)
@@ -228,11 +235,9 @@ def score_with_diagnostics(
     needs_curvature = any(SCORES[name].needs_curvature for name in names)
     with progress_bar("Scoring", layer.n * (3 if needs_curvature else 1), progress) as advance:
         curvature = dense_curvature(layer, memory, advance) if needs_curvature else None
-        chunk = curvature.chunk if curvature else 65_536
         columns = {name: torch.empty(layer.n, dtype=torch.float64) for name in names}
         influence_sum, flagged = 0.0, []
-        for rows in layer.chunks(chunk):
-            records = _records(layer, rows, curvature, full_step)
+        for rows, records in _chunks(layer, curvature, full_step):
             for name, column in columns.items():
                 column[rows] = SCORES[name].compute(records)
             if curvature:
@@ -307,16 +312,18 @@ def _require_finite(frame: pd.DataFrame) -> None:
             )
 
 
-def _records(layer: LastLayer, rows: slice, curvature: DenseCurvature | None, full_step: bool) -> Records:
-    block, leftover = curvature.blocks(rows) if curvature else (None, None)
-    return Records(
-        head=layer.kind,
-        design=layer.design(rows),
-        outputs=layer.outputs[rows],
-        targets=layer.targets[rows],
-        block=block,
-        leftover=leftover if full_step else None,
-    )
+def _chunks(layer: LastLayer, curvature: DenseCurvature | None, full_step: bool) -> Iterator[tuple[slice, Records]]:
+    """All records in order, a chunk at a time, with their leverage blocks where there is a curvature."""
+
+    def records(rows: slice, block: Tensor | None = None, leftover: Tensor | None = None) -> Records:
+        return Records(layer.kind, layer.design(rows), layer.outputs[rows], layer.targets[rows], block, leftover)
+
+    if curvature is None:
+        for rows in layer.chunks(_PLAIN_CHUNK):
+            yield rows, records(rows)
+    else:
+        for rows, block, leftover in curvature.blocks():
+            yield rows, records(rows, block, leftover if full_step else None)
 
 
 def _stationarity(layer: LastLayer, curvature: DenseCurvature, influence_sum: float) -> float:

@@ -16,8 +16,9 @@ Nothing of size n × (number of parameters) is ever held, so memory does not gro
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,7 +33,18 @@ from noshadow.packing import packed_size, unpack
 GIB = 2.0**30
 DEFAULT_MEMORY = 4.0
 """Working memory that the curvature may use, in GiB."""
-_ARRAY_BYTES = 24 * 2**20  # no array of a chunk is larger: it fits the cache and the allocator reuses its memory
+_CHUNK_BYTES = 48 * 2**20  # largest array of a chunk: enough records a GEMM for its full speed
+_BLOCK_BYTES = 24 * 2**20  # largest array of unpacked blocks: it fits the cache and the allocator reuses its memory
+
+
+class Blocks(NamedTuple):
+    """What the curvature knows of some records."""
+
+    rows: slice
+    block: Tensor
+    """A, (c,) for width 1 and (c, r, r) otherwise."""
+    leftover: Tensor
+    """x̃ᵀH⁻¹G, (c, r or q)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +53,7 @@ class DenseCurvature:
 
     layer: LastLayer
     chunk: int
+    """Records a GEMM."""
     null_directions: int
     """Directions of the parameter space, within the range of the features, along which H vanishes."""
     decrement: float
@@ -61,12 +74,17 @@ class DenseCurvature:
         """Coupled output coordinates r: blocks are numbers for r = 1 and r × r matrices otherwise."""
         return self._forms.r
 
-    def blocks(self, rows: slice) -> tuple[Tensor, Tensor]:
-        """Leverage blocks A, (c,) for width 1 and (c, r, r) otherwise, and the leftover shift, (c, r or q)."""
-        x = self.layer.design(rows) @ self._whitening.transform
-        packed = self._forms(x)
-        block = packed.squeeze(1).clamp(min=0.0) if self.width == 1 else unpack(packed, self.width)
-        return block, x @ self._newton
+    def blocks(self) -> Iterator[Blocks]:
+        """The leverage blocks of all records, in order, a manageable number at a time."""
+        batch = max(1, _BLOCK_BYTES // (8 * self.width**2))
+        for rows in self.layer.chunks(self.chunk):
+            x = self.layer.design(rows) @ self._whitening.transform
+            packed, leftover = self._forms(x), x @ self._newton
+            for start in range(0, len(x), batch):
+                part = slice(start, min(start + batch, len(x)))
+                block = packed[part]
+                block = block.squeeze(1).clamp(min=0.0) if self.width == 1 else unpack(block, self.width)
+                yield Blocks(slice(rows.start + part.start, rows.start + part.stop), block, leftover[part])
 
     def solve(self, gradient: Tensor) -> Tensor:
         """H⁻¹ (H⁺ where H is singular) applied to a gradient with respect to Θ, (n_columns, m) → (n_columns, m)."""
@@ -137,7 +155,8 @@ def _chunk_rows(layer: LastLayer, width: int, memory: float) -> int:
     columns, m = layer.n_columns, layer.n_outputs
     parameters = columns * width
     fixed = 8.0 * (4 * parameters**2 + 2 * packed_size(columns) * packed_size(width))
-    row = 8.0 * (8 * columns + 8 * m + 3 * packed_size(width) + 6 * width**2)
+    row = 8.0 * (8 * columns + 8 * m + 4 * packed_size(width))
+    fixed += 6.0 * min(_BLOCK_BYTES, 8 * layer.n * width**2)
     if not memory > 0:
         raise InputError(f"memory: expected a positive number of GiB, got {memory!r}")
     left = memory * GIB - fixed
@@ -147,5 +166,5 @@ def _chunk_rows(layer: LastLayer, width: int, memory: float) -> int:
             f"({columns:,} columns × {width:,} outputs) and needs about {(fixed + row) / GIB:.1f} GiB, the budget is "
             f"{memory:g} GiB; pass a larger memory=, or reduce the features (e.g. PCA) or the number of classes"
         )
-    widest = 8 * max(columns, m, width**2)
-    return max(1, min(int(left // row), _ARRAY_BYTES // widest))
+    widest = 8 * max(columns, m, packed_size(width))
+    return max(1, min(int(left // row), _CHUNK_BYTES // widest))

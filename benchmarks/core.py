@@ -66,7 +66,7 @@ def measure_ours(shape: dict) -> dict:
     layer = LastLayer(features, outputs, targets, head=shape["head"])
     base = peak_gib()
     seconds, gemms = [], []
-    for _ in range(2 if shape["n"] * (shape["columns"] * shape["m"]) ** 2 < 5e11 else 1):
+    for _ in range(2 if shape["n"] * (shape["columns"] * shape["m"]) ** 2 < 2e12 else 1):
         start = time.perf_counter()
         score_with_diagnostics(layer, progress=False)
         seconds.append(time.perf_counter() - start)
@@ -291,7 +291,7 @@ def main() -> None:
         for peer in () if options.quick or shape in GROWTH else PEERS:
             if peer not in results["peers"].setdefault(key, {}):
                 print(f"measuring {key}, {peer}", file=sys.stderr)
-                limit = max(60.0, 5 * results["ours"][key]["seconds"])
+                limit = max(45.0, 3 * results["ours"][key]["seconds"])
                 results["peers"][key][peer] = in_own_process(peer, shape, limit)
                 write_text(RESULTS, json.dumps(results, indent=1) + "\n")
     show(results)

@@ -116,6 +116,8 @@ def test_result_summary_is_its_parts():
     assert list(result.table["success_rate"]) == list(result.success_rate)
     assert result.table["models_in"].tolist() == membership.sum(0).tolist()
     assert "models=12, records=40" in repr(result)
+    halves = 24 * result.success_rate
+    np.testing.assert_array_equal(result.success_rate, np.round(halves) / 24)  # equal shares, equal bits
 
 
 class TestEpsilonLowerBound:

@@ -236,7 +236,9 @@ def test_a_study_in_groups_is_resumed_to_the_same_bits(tmp_path):
 
 
 def test_the_fingerprint_tells_trainers_apart():
-    def trainer(model=mlp, data=(X, Y), recipe=Recipe(5, 8), **settings):  # noqa: B008
+    short = Recipe(5, 8)
+
+    def trainer(model=mlp, data=(X, Y), recipe=short, **settings):
         return TorchTrainer(model, data, recipe, head="squared", **settings).fingerprint()
 
     others = [

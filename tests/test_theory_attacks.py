@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import mpmath
 import numpy as np
 import pytest
@@ -98,10 +100,14 @@ def test_curves_are_convex_trade_offs(a, m):
     assert theory.auc(*point, test="optimal") >= theory.auc(*point) - 1e-12
 
 
+def _tpr(fpr, point, test):
+    return theory.tpr_at_fpr(fpr, *point, test=test)
+
+
 def test_auc_is_the_area_under_the_curve():
     for a, m in ((0.25, 2.0), (2.0, 0.4), (0.05, 6.0)):
         for test in TESTS:
-            curve = lambda u, a=a, m=m, test=test: theory.tpr_at_fpr(u, *_point(a, m), test=test)  # noqa: E731
+            curve = functools.partial(_tpr, point=_point(a, m), test=test)
             area, _ = integrate.quad(curve, 0, 1, epsabs=1e-10, limit=200)
             assert theory.auc(*_point(a, m), test=test) == pytest.approx(area, abs=1e-8)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import mpmath
 import numpy as np
 import pytest
@@ -68,8 +70,8 @@ def test_scalar_draws_have_the_exact_law_and_broadcast():
     for i in range(2):
         for j in range(3):
             for losses, side in ((draws.loss_in, "in"), (draws.loss_out, "out")):
-                point = (leverage[i, 0], 1.0, 12, 5, sigma[j])
-                cdf = lambda x, side=side, point=point: theory.loss_cdf(x, *point, side=side, exact=True)  # noqa: E731
+                cdf = functools.partial(theory.loss_cdf, leverage=leverage[i, 0], error=1.0, n=12, p=5, side=side)
+                cdf = functools.partial(cdf, sigma=sigma[j], exact=True)
                 assert stats.kstest(losses[:, i, j], cdf).pvalue > 1e-3
     again = theory.sample_losses(leverage, 1.0, 12, 5, sigma, size=4000, seed=0)
     assert np.array_equal(draws.loss_in, again.loss_in)

@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from noshadow.attacks.arrays import Bools, Floats, column_chunks, models_in, to_numpy
+from noshadow.attacks.arrays import Bools, Floats, column_chunks, to_numpy
 from noshadow.attacks.epsilon import epsilon_lower_bound
 from noshadow.attacks.metrics import RocCurve, roc
 from noshadow.attacks.moments import separations
@@ -69,7 +69,9 @@ class AttackResult:
 
     @cached_property
     def _rates(self) -> tuple[Floats, Floats]:
-        return success_by_side(*self._tensors())
+        right_in, right_out = right_by_side(*self._tensors())
+        n_in = self.membership.sum(0)
+        return right_in / n_in, right_out / (len(self.membership) - n_in)
 
     @property
     def balanced_accuracy(self) -> float:
@@ -145,30 +147,32 @@ def conclude(
     thresholds (K,) default to the calibrated ones.
     """
     cut = calibrate(scores, inside) if thresholds is None else thresholds
-    right_in, right_out = success_by_side(scores, inside, cut)
-    share_in = to_numpy(models_in(inside)) / inside.shape[0]
+    right_in, right_out = right_by_side(scores, inside, cut)
     difference, error = separations(statistic, inside)
     return AttackResult(
         attack=attack,
         scores=to_numpy(scores),
         membership=to_numpy(inside),
         thresholds=to_numpy(cut),
-        success_rate=share_in * right_in + (1.0 - share_in) * right_out,
+        success_rate=(right_in + right_out) / inside.shape[0],
         separation=difference,
         separation_error=error,
     )
 
 
-def success_by_side(scores: Tensor, inside: Tensor, thresholds: Tensor) -> tuple[Floats, Floats]:
-    """Fractions of a record's in-models and out-models that are decided right, (N,) each; ties half."""
+def right_by_side(scores: Tensor, inside: Tensor, thresholds: Tensor) -> tuple[Floats, Floats]:
+    """How many of a record's in-models and out-models are decided right, (N,) each; a tie counts half.
+
+    Whole and half numbers, hence exact: records with equal counts have equal rates, bit for bit.
+    """
     n_models, n_records = scores.shape
     right = torch.empty((2, n_records), dtype=torch.float64, device=scores.device)
     for columns in column_chunks(n_records, n_models):
         weight = inside[:, columns].to(torch.float64)
         sign = torch.sign(scores[:, columns] - thresholds.unsqueeze(1))
         n_in, members = weight.sum(0), (sign * weight).sum(0)
-        right[0, columns] = 0.5 + 0.5 * members / n_in
-        right[1, columns] = 0.5 - 0.5 * (sign.sum(0) - members) / (n_models - n_in)
+        right[0, columns] = 0.5 * (n_in + members)
+        right[1, columns] = 0.5 * (n_models - n_in - (sign.sum(0) - members))
     return to_numpy(right[0]), to_numpy(right[1])
 
 

@@ -21,7 +21,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # scikit-learn requires it
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from noshadow.attacks.arrays import (

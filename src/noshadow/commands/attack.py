@@ -105,8 +105,7 @@ def per_record(result: AttackResult) -> pd.DataFrame:
     """A row per record in the order of the study, with its rank: 1 is the most exposed."""
     table = result.table
     table.insert(0, "record", np.arange(len(table)))
-    success = result.success_rate.round(9)  # equal shares of models, whatever the rounding of their sums
-    order = np.lexsort((-result.tiebreak, -success))
+    order = np.lexsort((-result.tiebreak, -result.success_rate))
     rank = np.empty(len(table), dtype=np.int64)
     rank[order] = np.arange(1, len(table) + 1)
     table.insert(1, "rank", rank)

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from noshadow.curvature.inverse import psd_inverse
-from noshadow.curvature.kronecker import KroneckerSum, QuadraticForms
+from noshadow.curvature.kronecker import KroneckerSum, QuadraticForms, most_records
 from noshadow.curvature.whiten import Whitening, whiten
 from noshadow.errors import InputError
 from noshadow.layer import LastLayer
@@ -167,4 +167,4 @@ def _chunk_rows(layer: LastLayer, width: int, memory: float) -> int:
             f"{memory:g} GiB; pass a larger memory=, or reduce the features (e.g. PCA) or the number of classes"
         )
     widest = 8 * max(columns, m, packed_size(width))
-    return max(1, min(int(left // row), _CHUNK_BYTES // widest))
+    return max(1, min(int(left // row), _CHUNK_BYTES // widest, most_records(columns, width) or layer.n))

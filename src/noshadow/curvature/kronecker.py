@@ -3,12 +3,12 @@
 Both jobs are on packed upper triangles (see ``noshadow.packing``), with k features, r coupled outputs, c records,
 K = k(k+1)/2 and R = r(r+1)/2:
 
-    sums    Σᵢ pack(xᵢxᵢᵀ) pack(Wᵢ)ᵀ                 (K, R), the packed Hessian
+    sums    Σᵢ pack(Wᵢ) pack(xᵢxᵢᵀ)ᵀ                 (R, K) or its transpose, the packed Hessian
     forms   xᵢᵀ S_ab xᵢ for every record and a ≤ b   (c, R), the packed leverage blocks
 
 There are two ways to do them. ``pairs``: a weighted Gram matrix, or a product X S_ab, for each of the R pairs; right
 for few outputs. ``packed``: pack(xᵢxᵢᵀ) is formed for a chunk of records, tile by tile, and everything is one product
-of (K, c) by (c, R): half the operations, in large GEMMs, but it writes K numbers a record; right from a handful of
+of (R, c) by (c, K): half the operations, in large GEMMs, but it writes K numbers a record; right from a handful of
 outputs on.
 """
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from noshadow.packing import packed_outer_tiles, packed_size, triangle, unpack
 
 _MOST_PAIRS = 6  # r ≤ 3: below it, writing K numbers a record costs more than the operations it saves
-_TILE_BYTES = 8 * 2**20  # a tile stays in the cache between being written and being multiplied
+_TILE_BYTES = 4 * 2**20  # a tile stays in the cache between being written and being multiplied
 
 
 def use_pairs(r: int) -> bool:
@@ -28,8 +28,14 @@ def use_pairs(r: int) -> bool:
     return packed_size(r) <= _MOST_PAIRS
 
 
-def _tile_rows(records: int) -> int:
-    return max(64, _TILE_BYTES // (8 * records))
+def most_records(k: int, r: int) -> int | None:
+    """Records of a chunk beyond which a tile would leave the cache; None where there are no tiles."""
+    return None if use_pairs(r) else max(256, _TILE_BYTES // (8 * k))
+
+
+def _tile_rows(records: int, r: int) -> int:
+    """Packed entries a tile; more where the other factor is so large that every tile draws it from memory again."""
+    return max(64, _TILE_BYTES // (8 * records), packed_size(r) // 6)
 
 
 class KroneckerSum:
@@ -38,7 +44,9 @@ class KroneckerSum:
     def __init__(self, k: int, r: int, like: Tensor) -> None:
         self.k, self.r, self.pairs = k, r, use_pairs(r)
         pairs = packed_size(r)
-        self._total = like.new_zeros((pairs, k, k) if self.pairs else (packed_size(k), pairs))
+        # GEMMs are fastest when the product has more columns than rows
+        self._tall = packed_size(k) < pairs
+        self._total = like.new_zeros((pairs, k, k) if self.pairs else sorted((pairs, packed_size(k))))
 
     def add(self, x: Tensor, weights: Tensor) -> None:
         """x (c, k), weights (c, R)."""
@@ -46,21 +54,25 @@ class KroneckerSum:
             for total, weight in zip(self._total, weights.T, strict=True):
                 total.addmm_(x.T, x * weight.unsqueeze(1))
         else:
-            for place, tile in packed_outer_tiles(x.T.contiguous(), _tile_rows(len(x))):
-                self._total[place].addmm_(tile, weights)
+            for place, tile in packed_outer_tiles(x.T.contiguous(), _tile_rows(len(x), self.r)):
+                if self._tall:
+                    self._total[place].addmm_(tile, weights)
+                else:
+                    self._total[:, place].addmm_(weights.T, tile.T)
 
     def matrix(self) -> Tensor:
         """(r·k, r·k), outputs major: entry (a·k + j, b·k + l) is Σ W_ab x_j x_l."""
         k, r = self.k, self.r
         matrix = self._total.new_empty((r, k, r, k))
+        total = self._total.T if self._tall and not self.pairs else self._total
         start = 0
         for a in range(r):
             stop = start + r - a
             if self.pairs:
-                full = self._total[start:stop]
+                full = total[start:stop]
                 blocks = 0.5 * (full + full.transpose(1, 2))
             else:
-                blocks = unpack(self._total[:, start:stop].T, k)
+                blocks = unpack(total[start:stop], k)
             matrix[a, :, a:] = blocks.transpose(0, 1)
             matrix[a:, :, a] = blocks
             start = stop
@@ -90,6 +102,6 @@ class QuadraticForms:
         if self.pairs:
             return torch.stack([((x @ form) * x).sum(1) for form in self._forms], dim=1)
         forms = x.new_zeros((self._forms.shape[0], len(x)))
-        for place, tile in packed_outer_tiles(x.T.contiguous(), _tile_rows(len(x))):
+        for place, tile in packed_outer_tiles(x.T.contiguous(), _tile_rows(len(x), self.r)):
             forms.addmm_(self._forms[:, place], tile)
         return forms.T

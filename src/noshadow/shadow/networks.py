@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -140,7 +140,7 @@ def find_dropouts(module: nn.Module, x: Tensor) -> tuple[tuple[DropoutSite, ...]
     for hook in hooks:
         hook.remove()
     sites = tuple(
-        DropoutSite(name, float(module.get_submodule(name).p), calls[0][1:])  # type: ignore[arg-type]
+        DropoutSite(name, float(cast(Any, module.get_submodule(name)).p), calls[0][1:])
         for name, calls in shapes.items()
         if name and len(calls) == 1 and calls[0][0] == len(x)
     )

@@ -170,7 +170,7 @@ class TorchTrainer:
                 if recipe.augment is not None:
                     x = torch.stack([recipe.augment(*pair) for pair in zip(x, orders, strict=True)])
                 optimizer.zero_grad(set_to_none=True)
-                network.loss(x, y, masks).backward()  # type: ignore[no-untyped-call]
+                torch.autograd.backward(network.loss(x, y, masks))
                 optimizer.step()
                 yield
 
@@ -211,7 +211,7 @@ class TorchTrainer:
             stacked = self._stacked_network([0, 1])
             both = {name: mask.expand(2, *mask.shape[1:]) for name, mask in masks.items()}
             together = stacked.loss(x, y.expand(2, *y.shape), both)
-            together.backward()  # type: ignore[no-untyped-call]
+            torch.autograd.backward(together)
             stacked.outputs(x[0, :2])
             with _own_randomness(0, self.device):
                 losses = [self._single_network(seed).loss(x, y[None], masks) for seed in (0, 1)]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from core import GROWTH, PAPER_SHAPES, name
+
 HERE = Path(__file__).parent
-PEERS = ("kronfluence", "laplace-torch", "captum")
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 
 
-def read(name: str) -> dict:
-    path = HERE / "results" / f"{name}.json"
+def read(results: str) -> dict:
+    path = HERE / "results" / f"{results}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
@@ -40,7 +41,8 @@ def core() -> list[str]:
         "|--:|--:|--:|---|--:|--:|--:|--:|---|---|---|",
     ]
     growth = ["| n | seconds | microseconds a record | peak GiB |", "|--:|--:|--:|--:|"]
-    for key, entry in results["ours"].items():
+    for key in map(name, PAPER_SHAPES + GROWTH):
+        entry = results["ours"][key]
         n, columns, m, head = (part.split("=")[-1] for part in key.split())
         peers = results["peers"].get(key)
         if peers:
@@ -135,7 +137,7 @@ def shadow() -> list[str]:
 def main() -> None:
     from noshadow.files import write_text
 
-    sections = [section() for name, section in SECTIONS.items() if read(name)]
+    sections = [section() for results, section in SECTIONS.items() if read(results)]
     lines = ["# Benchmarks", "", "Written by `benchmarks/docs.py` from `benchmarks/results/`."]
     for section in sections:
         lines += ["", *section]

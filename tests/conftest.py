@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 from sklearn.datasets import load_digits
+
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")  # a test that fails must fail again
 
 torch.set_num_threads(1)  # the tests' arrays are small: threads would only wait for each other
 

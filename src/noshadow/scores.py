@@ -75,12 +75,12 @@ class Records:
 
     @cached_property
     def leverage(self) -> Tensor:
-        """tr(WA), or the one number WA for width 1, (c,)."""
+        """tr(WA), or the one number WA for width 1, (c,); rounding must not carry it out of its range."""
         a, w = self.leverage_block, self.curvature
         if a.ndim == 1:
-            return w * a
+            return (w * a).clamp(max=1.0)
         trace: Tensor = torch.linalg.vecdot(w.flatten(1), a.flatten(1))
-        return trace
+        return trace.clamp(min=0.0, max=float(a.shape[-1]))
 
     @cached_property
     def removal(self) -> tuple[Tensor, Tensor]:
@@ -146,13 +146,15 @@ def leverage(records: Records) -> Tensor:
 
 def influence(records: Records) -> Tensor:
     """IF = gᵀAg: the loss gap without the record, to first order (squared error: 2e²h; logistic: (y−p)²h/w)."""
-    return (records.gradient * records.first_order_shift).sum(1)
+    return (records.gradient * records.first_order_shift).sum(1).clamp(min=0.0)  # A is semi-definite up to rounding
 
 
 def newton(records: Records) -> Tensor:
     """NS = gᵀA(I − WA)⁻¹g: the loss, linearised, after a Newton step without the record (squared error: 2e²h/(1−h)).
     With the full step it is gᵀ(I − AW)⁻¹(Ag − x̃ᵀH⁻¹G), which does not assume a stationary head."""
-    return (records.gradient * records.removal[0]).sum(1)
+    gap = (records.gradient * records.removal[0]).sum(1)
+    # at a stationary point the correction is a semi-definite form: rounding must not turn it negative
+    return torch.maximum(gap, influence(records)) if records.leftover is None else gap
 
 
 def leave_one_out(records: Records) -> Tensor:

@@ -52,7 +52,7 @@ class LastLayer:
         penalize_bias: bool = True,
     ) -> None:
         kind = get_head(head)
-        x = _floats(features, "features")
+        x = as_floats(features, "features")
         if x.ndim != 2:
             raise InputError(f"features: expected shape (n, p), got {tuple(x.shape)}")
         n, p = x.shape
@@ -61,7 +61,7 @@ class LastLayer:
         if p == 0 and not bias:
             raise InputError("features: there are no columns and no bias, so the layer has no parameters")
         _require_finite(x, "features", "drop or impute those records before training and auditing")
-        z = _floats(outputs, "outputs").to(device=x.device, dtype=torch.float64)
+        z = as_floats(outputs, "outputs").to(device=x.device, dtype=torch.float64)
         z = z.unsqueeze(1) if z.ndim == 1 else z
         _require_rows(z, "outputs", n)
         _require_finite(z, "outputs", "the model diverged on them, or the outputs are not raw logits")
@@ -145,7 +145,8 @@ def as_tensor(values: Any, name: str) -> Tensor:
         raise InputError(f"{name}: expected numbers, got {type(values).__name__} ({error})") from None
 
 
-def _floats(values: Any, name: str) -> Tensor:
+def as_floats(values: Any, name: str) -> Tensor:
+    """A real floating-point tensor of the given precision; integers and booleans become float64."""
     tensor = as_tensor(values, name)
     if tensor.is_complex():
         raise InputError(f"{name}: expected real numbers, got {tensor.dtype}")
@@ -180,7 +181,7 @@ def _require_width(z: Tensor, kind: Head) -> None:
 
 
 def _values(targets: Any, n: int, z: Tensor, x: Tensor) -> Tensor:
-    y = _floats(targets, "targets").to(device=x.device, dtype=torch.float64)
+    y = as_floats(targets, "targets").to(device=x.device, dtype=torch.float64)
     y = y.unsqueeze(1) if y.ndim == 1 else y
     _require_rows(y, "targets", n)
     if y.shape[1] != z.shape[1]:

@@ -16,21 +16,13 @@ import torch
 from torch import Tensor
 
 from noshadow.errors import InputError, name_rows
-from noshadow.layer import as_tensor
+from noshadow.layer import as_floats, as_tensor
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 MIN_MODELS = 4
 CHUNK_BYTES = 240_000  # one float64 work array of a chunk: a handful stay in cache, and none is worth a second thread
-
-
-def as_floats(values: Any, name: str) -> Tensor:
-    """A real floating-point tensor of the given precision; integers and booleans become float64."""
-    tensor = as_tensor(values, name)
-    if tensor.is_complex():
-        raise InputError(f"{name}: expected real numbers, got {tensor.dtype}")
-    return tensor if tensor.is_floating_point() else tensor.to(torch.float64)
 
 
 def as_models_by_records(values: Any, name: str, extra: bool = False) -> Tensor:

@@ -30,9 +30,9 @@ import numpy as np
 import torch
 from scipy import special, stats
 
-from noshadow.attacks.arrays import Bools, Floats, as_floats, to_numpy
+from noshadow.attacks.arrays import Bools, Floats, to_numpy
 from noshadow.errors import InputError
-from noshadow.layer import as_tensor
+from noshadow.layer import as_floats, as_tensor
 
 FRACTIONS = (0.5, 0.1, 0.01, 0.001)
 

@@ -14,9 +14,9 @@ import torch
 from scipy.spatial import ConvexHull
 from torch import Tensor
 
-from noshadow.attacks.arrays import Floats, as_floats, to_numpy
+from noshadow.attacks.arrays import Floats, to_numpy
 from noshadow.errors import InputError
-from noshadow.layer import as_tensor
+from noshadow.layer import as_floats, as_tensor
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from noshadow.attacks.arrays import (
     Floats,
-    as_floats,
     column_chunks,
     one_thread,
     require_choice,
@@ -19,7 +18,7 @@ from noshadow.attacks.arrays import (
 )
 from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.heads import Head, get_head
-from noshadow.layer import as_tensor
+from noshadow.layer import as_floats, as_tensor
 
 VARIANTS = {
     "softmax": ("logit",),

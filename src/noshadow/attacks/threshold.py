@@ -11,11 +11,12 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from noshadow.attacks.arrays import as_floats, as_membership, column_chunks, one_thread, require_choice
+from noshadow.attacks.arrays import as_membership, column_chunks, one_thread, require_choice
 from noshadow.attacks.result import AttackResult, calibrate, conclude
 from noshadow.attacks.signal import check_outputs, outputs_and_targets
 from noshadow.errors import InputError
 from noshadow.heads import Head
+from noshadow.layer import as_floats
 
 Statistic = Literal["loss", "class_loss", "entropy", "gradient_norm", "output_gradient_norm"]
 

@@ -71,7 +71,20 @@ def core() -> list[str]:
             f"On {key}, {peer} is faster than noshadow ({other['seconds']:.1f} s against {ours:.1f} s). It gives the "
             f"influence only, and one that is {other['median_relative_error']:.0%} off in the median.",
         ]
-    return lines + notes
+    return lines + notes + [line for key in results.get("measured_again", {}) for line in again(results, key)]
+
+
+def again(results: dict, key: str) -> list[str]:
+    """A row that was measured twice says so, with what the first measurement gave."""
+    first = results["measured_again"][key]
+    ours = first["ours"]
+    others = [f"{peer} {other['seconds']:.1f} s" for peer, other in first["peers"].items() if other["seconds"]]
+    return [
+        "",
+        f"The row {key} was measured twice, the second time after the machine had been slow in the first: that gave "
+        + ", ".join([f"{ours['seconds']:.1f} s for noshadow ({ours['ratio']:.2f} GEMMs)", *others])
+        + ".",
+    ]
 
 
 def attacks() -> list[str]:

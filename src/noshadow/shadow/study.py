@@ -49,7 +49,7 @@ class Study:
 
     train            any callable (members, seed) -> outputs, see the module's docstring
     n_samples        number of records N
-    n_models         number of shadow models K; raising it later only adds models
+    n_models         number of shadow models K; raising it later only adds models; 0: target models only
     seed             the one seed that all splits and training seeds come from
     store            directory that holds the study; it is created, or continued if it holds this very study
     targets, head    the true targets and the head's name, kept for the attacks
@@ -74,7 +74,7 @@ class Study:
     ) -> None:
         if not callable(train):
             raise InputError(f"train: expected a callable (members, seed) -> outputs, got {type(train).__name__}")
-        if n_models < 1 or n_target_models < 0:
+        if min(n_models, n_target_models) < 0 or n_models + n_target_models < 1:
             raise InputError(f"n_models: need at least one model, got {n_models} and {n_target_models} target models")
         if head is not None:
             _check_head(head)
@@ -147,8 +147,9 @@ class Study:
         """As many as the trainer likes, but few enough that every core gets a share."""
         if not isinstance(self.train, TrainsMany):
             return 1
-        workers, _ = share_cores(self.n_models, None, None)
-        return max(1, self.train.models_at_once(most=-(-self.n_models // workers)))
+        models = max(self.n_models, self.n_target_models)
+        workers, _ = share_cores(models, None, None)
+        return max(1, self.train.models_at_once(most=-(-models // workers)))
 
     def _keys(self, role: Role) -> Iterable[ModelKey]:
         count = self.n_models if role == "shadow" else self.n_target_models

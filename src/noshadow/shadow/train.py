@@ -17,6 +17,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ from noshadow.shadow.networks import (
     find_dropouts,
     seed_dropouts,
 )
+from noshadow.shadow.record import Record, Recorder
 from noshadow.shadow.recipe import ELEMENTWISE_OPTIMIZERS, Loss, Recipe, training_loss
 from noshadow.shadow.work import Members, limited_threads
 
@@ -57,6 +59,7 @@ class TorchTrainer:
     vectorise  None: stack models if the modules allow it and a short trial says it is faster; False: never;
                True: in the fastest stack; a number: that many at once
     device     where to train
+    record     keep more than the final outputs, see ``Record``; models are then trained one by one
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class TorchTrainer:
         loss: Loss | None = None,
         vectorise: bool | int | None = None,
         device: str = "cpu",
+        record: Record | None = None,
     ) -> None:
         self.model = model
         self.recipe = recipe
@@ -76,6 +80,7 @@ class TorchTrainer:
         self.loss = training_loss(head) if loss is None else loss
         self.vectorise = vectorise
         self.device = device
+        self.record = record
         inputs, targets = data if isinstance(data, tuple) else _rows_of(data)
         self.inputs = _floats_or_codes(inputs, "data inputs").to(device)
         self.targets = _targets(targets, head, loss is None).to(device)
@@ -85,20 +90,22 @@ class TorchTrainer:
         if loss is None:
             _check_outputs(outputs, self.targets, head)
 
-    def __call__(self, members: Members, seed: int) -> NDArray[Any]:
-        """Outputs (N, m) for all records of one model trained on ``members``."""
+    def __call__(self, members: Members, seed: int) -> NDArray[Any] | dict[str, NDArray[Any]]:
+        """Outputs (N, m) for all records of one model trained on ``members``; with a record, all that it names."""
+        if self.record is not None:
+            return self._recorded(self.record, members, seed)
         return self._trained(self._single_network(seed), [members], [seed])[0]
 
-    def train_many(self, members: Sequence[Members], seeds: Sequence[int]) -> list[NDArray[Any]]:
+    def train_many(self, members: Sequence[Members], seeds: Sequence[int]) -> list[Any]:
         """Outputs (N, m) of each model. Models with equally many members are trained as one stack."""
         by_size: dict[int, list[int]] = defaultdict(list)
         for position, model_members in enumerate(members):
             by_size[len(model_members)].append(position)
-        results: dict[int, NDArray[Any]] = {}
+        results: dict[int, Any] = {}
         for positions in by_size.values():
             rows, own = [members[i] for i in positions], [seeds[i] for i in positions]
-            if len(positions) > 1 and self._obstacle is None:
-                outputs = self._trained(self._stacked_network(own), rows, own)
+            if len(positions) > 1 and self.record is None and self._obstacle is None:
+                outputs: list[Any] = self._trained(self._stacked_network(own), rows, own)
             else:
                 outputs = [self(*one) for one in zip(rows, own, strict=True)]
             results |= dict(zip(positions, outputs, strict=True))
@@ -110,7 +117,7 @@ class TorchTrainer:
         Without a wish in ``vectorise`` it is tried out: a few steps of one model, and of stacks of 8, 16, 32
         and 64, on one thread. A model whose single step takes over 10 ms has nothing to gain: not tried.
         """
-        if self.vectorise is False or most < 2:
+        if self.vectorise is False or self.record is not None or most < 2:
             return 1
         if self._obstacle is not None:
             if self.vectorise:
@@ -138,6 +145,7 @@ class TorchTrainer:
             "loss": self.head if self.loss is training_loss(self.head) else describe_value(self.loss),
             "inputs": array_digest(self.inputs.cpu().numpy()),
             "targets": array_digest(self.targets.cpu().numpy()),
+            **({} if self.record is None else {"record": describe_value(asdict(self.record))}),
         }
 
     def _single_network(self, seed: int) -> SingleNetwork:
@@ -152,8 +160,19 @@ class TorchTrainer:
                 pass
             return list(self._outputs(network).numpy())
 
-    def _steps(self, network: Network, members: Sequence[Members], seeds: Sequence[int], epochs: int) -> Iterator[None]:
-        """The training loop of G models, a step at a time."""
+    def _recorded(self, record: Record, members: Members, seed: int) -> dict[str, NDArray[Any]]:
+        module = self._new_module(seed, self._sites)
+        network = SingleNetwork(module, self.loss)
+        recorder = Recorder(record, self.recipe.epochs, module, (self.inputs, self.targets), self.head)
+        with _own_randomness(seed, self.device):
+            for epoch_done in self._steps(network, [members], [seed], self.recipe.epochs):
+                if epoch_done:
+                    outputs = self._outputs(network)[0]
+                    recorder.epoch(outputs)
+            return {"outputs": outputs.numpy(), **recorder.arrays()}
+
+    def _steps(self, network: Network, members: Sequence[Members], seeds: Sequence[int], epochs: int) -> Iterator[bool]:
+        """The training loop of G models, a step at a time; True after the last step of an epoch."""
         recipe = self.recipe
         optimizer = recipe.build_optimizer(network.parameters())
         rates = [group["lr"] for group in optimizer.param_groups]
@@ -172,7 +191,7 @@ class TorchTrainer:
                 optimizer.zero_grad(set_to_none=True)
                 torch.autograd.backward(network.loss(x, y, masks))
                 optimizer.step()
-                yield
+                yield step + 1 == len(batches)
 
     def _masks(self, batches: Sequence[Tensor], drops: Sequence[torch.Generator]) -> Iterator[dict[str, Tensor]]:
         """The dropout masks of each batch, drawn for the whole epoch at once where they are few: fewer calls."""
@@ -239,7 +258,7 @@ class TorchTrainer:
             return min(_seconds(steps, block) for _ in range(3)) / count
 
 
-def _seconds(steps: Iterator[None], count: int) -> float:
+def _seconds(steps: Iterator[bool], count: int) -> float:
     """Mean seconds of the next steps."""
     start = time.perf_counter()
     for _ in range(count):

@@ -1,0 +1,1 @@
+"""One file a setting. To add one, add a file with a ``SETTING``."""

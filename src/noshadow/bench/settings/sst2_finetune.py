@@ -1,0 +1,42 @@
+"""SST-2, a small BERT, all of it fine-tuned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import nn
+
+from noshadow.bench.backbones import TextClassifier
+from noshadow.bench.prepare import tokens
+from noshadow.bench.setting import Pool, Scale, Setting, Source
+from noshadow.bench.settings.sst2_probe import load
+from noshadow.shadow.recipe import Recipe
+
+
+def model(pool: Pool, source: Source) -> Callable[[], nn.Module]:
+    """A linear layer on the encoder's features of the first token."""
+    return partial(TextClassifier, source.text_encoder(), 2)
+
+
+SETTING = Setting(
+    name="sst2-finetune",
+    data="SST-2",
+    model_name="BERT, fine-tuned",
+    head="softmax",
+    recipe=Recipe(epochs=10, batch_size=32, optimizer="adamw", learning_rate=1e-4, weight_decay=1e-2),
+    load=load,
+    prepare=tokens,
+    model=model,
+    scales={
+        "smoke": Scale(shadows=16, targets=2, pool=80, recipe={"epochs": 1}, backbone="minilm-2"),
+        "cpu": Scale(
+            shadows=24,
+            targets=4,
+            pool=8_000,
+            backbone="minilm-2",
+            note="8,000 of 67,349 sentences; the first two layers of MiniLM (H=384) in place of BERT-tiny (L=2, H=128)",
+        ),
+        "paper": Scale(shadows=200, targets=16, pool=67_349, backbone="google/bert_uncased_L-2_H-128_A-2"),
+    },
+)

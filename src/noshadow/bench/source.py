@@ -1,0 +1,66 @@
+"""Where a setting's data and frozen features come from: a folder, the public source, a cache."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+from torch import nn
+
+from noshadow.bench import backbones
+from noshadow.bench.data import Arrays, load_arrays
+from noshadow.errors import InputError
+from noshadow.files import atomic_path
+from noshadow.shadow.fingerprint import array_digest
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """A folder with data (None: the public sources only), a cache, and the backbone for frozen features."""
+
+    folder: Path | None
+    cache: Path
+    backbone: str | None = None
+    progress: bool | None = None
+
+    def arrays(self, name: str, at_least: int) -> Arrays:
+        return load_arrays(name, self.folder, self.cache, at_least)
+
+    def image_features(self, images: NDArray[Any]) -> NDArray[np.float32]:
+        return self._cached(
+            f"{array_digest(images)} {backbones.EFFICIENTNET_PIXELS}",
+            lambda: backbones.image_features(self._backbone, images, self.progress),
+        )
+
+    def text_features(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
+        return self._cached(digest, lambda: backbones.text_features(self._backbone, texts, self.progress))
+
+    def tokens(self, texts: Sequence[str]) -> NDArray[np.int64]:
+        return backbones.tokens(self._backbone, texts)
+
+    def text_encoder(self) -> Callable[[], nn.Module]:
+        return backbones.text_encoder(self._backbone)
+
+    @property
+    def _backbone(self) -> str:
+        if self.backbone is None:
+            raise InputError("backbone: this setting needs one")
+        return self.backbone
+
+    def _cached(self, digest: str, compute: Callable[[], NDArray[np.float32]]) -> NDArray[np.float32]:
+        """Frozen features are computed once: kept under the digest of the backbone and of what it was shown."""
+        key = hashlib.sha256(f"{self._backbone} {digest}".encode()).hexdigest()[:32]
+        path = self.cache / "features" / f"{key}.safetensors"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            features = compute()
+            with atomic_path(path) as temporary:
+                save_file({"features": features}, temporary)
+        return load_file(path)["features"]

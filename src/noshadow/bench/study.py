@@ -1,0 +1,129 @@
+"""The models of a setting: pool, trainer, shadow study and target models, each resumed from its store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from noshadow.bench.setting import Pool, Scale, Setting, Source
+from noshadow.shadow import Study, StudyResult, TorchTrainer
+from noshadow.shadow.fingerprint import array_digest
+from noshadow.shadow.record import Record
+from noshadow.shadow.work import Members, Train, TrainsMany
+
+CHECKPOINTS = 4
+
+
+@dataclass(frozen=True)
+class Models:
+    """Shadow models, target models with all that they kept, and the pool they were trained on."""
+
+    pool: Pool
+    shadows: StudyResult
+    targets: StudyResult
+
+
+def make_pool(setting: Setting, scale: Scale, source: Source, seed: int) -> Pool:
+    """The pool: so many records of the training data, drawn with the seed, prepared for the model."""
+    raw = setting.load(source, scale.pool)
+    rows = np.random.default_rng(seed).permutation(len(raw))[: scale.pool]
+    return setting.prepare(raw.rows(np.sort(rows)), source)
+
+
+def train_models(
+    setting: Setting, scale: Scale, source: Source, store: Path, seed: int, **engine: Any
+) -> Models:
+    """Train what is missing of the shadow and target models. ``engine``: options of ``Study.run``."""
+    pool = make_pool(setting, scale, source, seed)
+    results = []
+    for role, shadows, targets in (("shadows", scale.shadows, 0), ("targets", 0, scale.targets)):
+        train = make_trainer(setting, scale, pool, source, recording=role == "targets")
+        study = Study(
+            Timed(train),
+            len(pool),
+            shadows,
+            seed,
+            store=store / role,
+            targets=pool.targets,
+            head=setting.head,
+            n_target_models=targets,
+            procedure=_procedure(setting, scale, pool, train),
+        )
+        results.append(study.run(**engine))
+    found = results[1].target_models
+    assert found is not None  # a scale has a target or more
+    return Models(pool, results[0], found)
+
+
+def make_trainer(setting: Setting, scale: Scale, pool: Pool, source: Source, recording: bool) -> Train:
+    recipe = setting.recipe_at(scale)
+    if setting.model is None:
+        return ClosedFormRidge(pool.inputs, pool.targets, recipe.weight_decay)
+    record = Record(CHECKPOINTS, weights=setting.network_influence is not None)
+    return TorchTrainer(
+        setting.model(pool, source),
+        (pool.inputs, pool.targets),
+        recipe,
+        head=setting.head,
+        record=record if recording else None,
+    )
+
+
+class ClosedFormRidge:
+    """argmin Σ (y − x̃ᵀθ)² + nλ/2 ‖θ‖² over the members, solved directly; λ is the weight decay on the mean loss."""
+
+    def __init__(self, inputs: NDArray[Any], targets: NDArray[Any], weight_decay: float) -> None:
+        self.design = np.column_stack([inputs, np.ones(len(inputs))]).astype(np.float64)
+        self.targets = targets.astype(np.float64)
+        self.weight_decay = weight_decay
+
+    def __call__(self, members: Members, seed: int) -> NDArray[np.float64]:
+        x, y = self.design[members], self.targets[members]
+        gram = x.T @ x + len(x) * self.weight_decay / 2.0 * np.eye(x.shape[1])
+        outputs: NDArray[np.float64] = self.design @ np.linalg.solve(gram, x.T @ y)
+        return outputs
+
+
+class Timed:
+    """A trainer whose results also say how many seconds a model took."""
+
+    def __init__(self, train: Train) -> None:
+        self.train = train
+
+    def __call__(self, members: Members, seed: int) -> dict[str, Any]:
+        return self.train_many([members], [seed])[0]
+
+    def models_at_once(self, most: int) -> int:
+        return self.train.models_at_once(most) if isinstance(self.train, TrainsMany) else 1
+
+    def train_many(self, members: Sequence[Members], seeds: Sequence[int]) -> list[dict[str, Any]]:
+        start = time.perf_counter()
+        if len(members) > 1 and isinstance(self.train, TrainsMany):
+            results = list(self.train.train_many(members, seeds))
+        else:
+            results = [self.train(*one) for one in zip(members, seeds, strict=True)]
+        seconds = np.array((time.perf_counter() - start) / len(members))
+        return [{**(r if isinstance(r, dict) else {"outputs": r}), "seconds": seconds} for r in results]
+
+
+def _procedure(setting: Setting, scale: Scale, pool: Pool, train: Train) -> Any:
+    """What makes two runs the same study: data, architecture, recipe and what is recorded; not the code's wording."""
+    identity: dict[str, Any] = {
+        "setting": setting.name,
+        "recipe": setting.recipe_at(scale).fingerprint(),
+        "backbone": scale.backbone,
+        "inputs": array_digest(pool.inputs),
+        "targets": array_digest(pool.targets),
+    }
+    if isinstance(train, TorchTrainer):
+        with torch.random.fork_rng():
+            identity["architecture"] = repr(train.model()).splitlines()
+        identity["record"] = None if train.record is None else asdict(train.record)
+    return identity

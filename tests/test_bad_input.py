@@ -88,6 +88,37 @@ def test_unknown_scores_are_named():
         score(LastLayer(x, z, y), [])
 
 
+def test_traces_are_checked():
+    layer = LastLayer(*arrays())
+    trace = np.ones((5, 30))
+    cases = {
+        r"trace: expected shape \(epochs, n\), a row an epoch, got \(30,\)": trace[0],
+        r"trace: expected shape \(epochs, n\), a row an epoch, got \(5, 30, 1\)": trace[:, :, None],
+        r"trace: expected shape \(epochs, 30\), .* got \(30, 5\); it looks transposed: pass trace.T": trace.T,
+        r"trace: expected shape \(epochs, 30\), .* got \(5, 29\); pass the same records in the same": trace[:, 1:],
+        r"trace: a spread needs at least 2 epochs, got shape \(1, 30\)": trace[:1],
+        r"trace: a spread needs at least 2 epochs, got shape \(0, 30\)": trace[:0],
+        r"trace: expected numbers, got list": [["a"] * 30] * 2,
+        r"trace: expected numbers, got list ": [[1.0] * 30, [1.0] * 29],
+        r"trace: expected real numbers": trace * 1j,
+        r"trace: mean_trace overflows in rows 0, 1, 2, 3, 4 and 25 more .* rescale the losses": trace * 1e308,
+    }
+    for message, bad in cases.items():
+        with pytest.raises(InputError, match=message):
+            score(layer, trace=bad)
+    with pytest.raises(InputError, match="it looks transposed"):  # checked even where no score asks for it
+        score(layer, ["loss"], trace.T)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_trace_that_is_not_finite_names_the_records_and_the_epoch(bad):
+    trace = np.ones((5, 30))
+    trace[3, [4, 9]] = trace[4, 4] = bad
+    message = r"trace: NaN or infinite for rows 4, 9 of the layer \(counted from 0\), first in epoch 3; leave out"
+    with pytest.raises(InputError, match=message):
+        score(LastLayer(*arrays()), trace=trace)
+
+
 def test_a_class_without_a_sample_is_fine():
     x, z, y = arrays()
     y[y == 2] = 0

@@ -71,6 +71,20 @@ def test_score_reads_an_npz(archive, tmp_path):
     assert shown["metadata"]["full_step"] is True
 
 
+def test_score_reads_a_trace(archive, tmp_path):
+    assert "mean_trace" not in json.loads(run("score", archive, "--json").stdout)["top"][0]
+    arrays = dict(np.load(archive))
+    trace = np.random.default_rng(1).exponential(size=(8, 60))
+    np.savez(tmp_path / "traced.npz", **arrays, trace=trace)
+    result = run("score", tmp_path / "traced.npz", "-o", tmp_path / "s.parquet")
+    assert result.returncode == 0, result.stderr
+    np.testing.assert_allclose(pd.read_parquet(tmp_path / "s.parquet")["mean_trace"], trace.mean(0), rtol=1e-12)
+    np.savez(tmp_path / "turned.npz", **arrays, trace=trace.T)
+    result = run("score", tmp_path / "turned.npz")
+    assert result.returncode == 3
+    assert "it looks transposed" in " ".join(result.stderr.split())
+
+
 def test_failures_say_what_and_exit_with_three(archive, tmp_path):
     cases = {
         (tmp_path / "none.npz",): "does not exist",
@@ -104,5 +118,5 @@ def test_help_and_version():
 
     assert run("--version").stdout.strip() == f"noshadow {noshadow.__version__}"
     text = run("score", "--help").stdout
-    for word in ("features", "outputs", "targets", "--ridge", "--json", "Example"):
+    for word in ("features", "outputs", "targets", "trace", "--ridge", "--json", "Example"):
         assert word in text

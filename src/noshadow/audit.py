@@ -109,6 +109,7 @@ def audit(
     ridge: float | None = None,
     weight_decay: float | None = None,
     scores: Sequence[str] | None = None,
+    trace: Any = None,
     full_step: bool = False,
     batch_size: int = 256,
     memory: float = DEFAULT_MEMORY,
@@ -123,6 +124,7 @@ def audit(
     ridge         Λ of Σ loss + Λ/2 ‖θ‖²; None: read off the estimator, or from weight_decay
     weight_decay  torch optimizers' λ on a mean loss
     scores        names of scores; None: all that apply
+    trace         (epochs, n): the loss of each record after each epoch, for ``mean_trace`` and ``trace_iqr``
     full_step     do not assume that the head is at a stationary point (see ``noshadow.score``)
     """
     found = extract(
@@ -130,7 +132,9 @@ def audit(
     )
     layer = found.layer
     names = _names(ids, found.index, layer.n)
-    frame, diagnostics = score_with_diagnostics(layer, scores, full_step=full_step, memory=memory, progress=progress)
+    frame, diagnostics = score_with_diagnostics(
+        layer, scores, trace, full_step=full_step, memory=memory, progress=progress
+    )
     notes = tuple(concerns(layer, diagnostics))
     for note in notes:
         warnings.warn(note, NoshadowWarning, stacklevel=2)

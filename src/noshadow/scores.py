@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,7 +26,7 @@ from noshadow.curvature import DenseCurvature, dense_curvature
 from noshadow.curvature.dense import DEFAULT_MEMORY
 from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.heads import Head
-from noshadow.layer import LastLayer
+from noshadow.layer import LastLayer, as_floats
 from noshadow.packing import unpack
 from noshadow.progress import progress_bar
 
@@ -34,6 +35,7 @@ LEVERAGE_FLOOR = 1e-8
 _SAFE_LEVERAGE = 0.99  # below this bound on the eigenvalues of AW, I − AW is far from singular: a plain solve will do
 _STATIONARY = 1.0
 _PLAIN_CHUNK = 65_536  # records at a time where no curvature is needed
+_TRACE_PART = 4_194_304  # losses of a trace that are worked on at a time: 32 MiB
 _LINEAR = 0.02
 
 
@@ -47,6 +49,7 @@ class Records:
     targets: Tensor  # (c,) or (c, q)
     block: Tensor | None = None  # A: (c,) or (c, r, r)
     leftover: Tensor | None = None  # x̃ᵀH⁻¹G, (c, r or q): zero where the head is taken as stationary
+    trace: Tensor | None = None  # loss after each epoch, (c, epochs), in the precision and on the device it came in
 
     @cached_property
     def gradient(self) -> Tensor:
@@ -81,6 +84,13 @@ class Records:
             return (w * a).clamp(max=1.0)
         trace: Tensor = torch.linalg.vecdot(w.flatten(1), a.flatten(1))
         return trace.clamp(min=0.0, max=float(a.shape[-1]))
+
+    def traces(self) -> Iterator[Tensor]:
+        """The loss traces in float64, some records at a time, (·, epochs), for scores that ask for the trace."""
+        if self.trace is None:
+            raise RuntimeError("this score needs a trace: register it with needs_trace=True")
+        for part in torch.split(self.trace, max(1, _TRACE_PART // self.trace.shape[1])):
+            yield part.to(torch.float64).contiguous()
 
     @cached_property
     def removal(self) -> tuple[Tensor, Tensor]:
@@ -164,12 +174,36 @@ def leave_one_out(records: Records) -> Tensor:
     return records.head.loss_change(records.outputs, records.targets, shift)
 
 
+def mean_trace(records: Records) -> Tensor:
+    """Mean over the epochs of ℓₜ, the record's loss after epoch t: how hard it was to fit, in the units of ``loss``."""
+    return torch.cat([trace.mean(1) for trace in records.traces()])
+
+
+def trace_iqr(records: Records) -> Tensor:
+    """LT-IQR = Q₃ − Q₁ of ℓ₁ … ℓ_T: how far training moved the record's loss, whatever its first and last epochs.
+    Quantiles interpolate linearly between order statistics, as NumPy's do."""
+    return torch.cat([_interquartile_range(trace) for trace in records.traces()])
+
+
+def _interquartile_range(trace: Tensor) -> Tensor:
+    """Q₃ − Q₁ of each row."""
+    ordered = trace.sort(dim=1).values  # torch.quantile takes no more than 16 million values
+
+    def quantile(share: float) -> Tensor:
+        place = share * (ordered.shape[1] - 1)
+        below, above = math.floor(place), math.ceil(place)
+        return ordered[:, below].lerp(ordered[:, above], place - below)
+
+    return (quantile(0.75) - quantile(0.25)).clamp(min=0.0)  # rounding must not turn it negative
+
+
 @dataclass(frozen=True)
 class Score:
     """A registered score."""
 
     compute: Callable[[Records], Tensor]
     needs_curvature: bool = True
+    needs_trace: bool = False
     only_classifiers: bool = False
     default: bool = True
 
@@ -186,6 +220,8 @@ SCORES: dict[str, Score] = {
     "influence": Score(influence),
     "newton": Score(newton),
     "leave_one_out": Score(leave_one_out),
+    "mean_trace": Score(mean_trace, needs_curvature=False, needs_trace=True),
+    "trace_iqr": Score(trace_iqr, needs_curvature=False, needs_trace=True),
 }
 
 
@@ -206,6 +242,7 @@ class Diagnostics:
 def score(
     layer: LastLayer,
     scores: Sequence[str] | None = None,
+    trace: Any = None,
     *,
     full_step: bool = False,
     memory: float = DEFAULT_MEMORY,
@@ -214,11 +251,15 @@ def score(
     """Score every record of a layer: a row a record, a column a score.
 
     scores     names from ``noshadow.scores.SCORES``; None: all the default ones that apply to the head
+    trace      (epochs, n): the loss of the same records, in the same order, after each epoch of training; adds
+               ``mean_trace`` and ``trace_iqr``
     full_step  ``newton`` and ``leave_one_out`` with the true gradient sum, for heads that are not at a stationary point
     memory     working memory in GiB
     progress   show a bar; None: where stderr is a terminal
     """
-    frame, diagnostics = score_with_diagnostics(layer, scores, full_step=full_step, memory=memory, progress=progress)
+    frame, diagnostics = score_with_diagnostics(
+        layer, scores, trace, full_step=full_step, memory=memory, progress=progress
+    )
     for message in concerns(layer, diagnostics):
         warnings.warn(message, NoshadowWarning, stacklevel=2)
     return frame
@@ -227,19 +268,21 @@ def score(
 def score_with_diagnostics(
     layer: LastLayer,
     scores: Sequence[str] | None = None,
+    trace: Any = None,
     *,
     full_step: bool = False,
     memory: float = DEFAULT_MEMORY,
     progress: bool | None = None,
 ) -> tuple[pd.DataFrame, Diagnostics]:
     """The scores and what was found on the way, without warnings."""
-    names = _resolve(layer.kind, scores)
+    losses = None if trace is None else _as_trace(trace, layer.n)
+    names = _resolve(layer.kind, scores, losses is not None)
     needs_curvature = any(SCORES[name].needs_curvature for name in names)
     with progress_bar("Scoring", layer.n * (3 if needs_curvature else 1), progress) as advance:
         curvature = dense_curvature(layer, memory, advance) if needs_curvature else None
         columns = {name: torch.empty(layer.n, dtype=torch.float64) for name in names}
         influence_sum, flagged = 0.0, []
-        for rows, records in _chunks(layer, curvature, full_step):
+        for rows, records in _chunks(layer, curvature, losses, full_step):
             for name, column in columns.items():
                 column[rows] = SCORES[name].compute(records)
             if curvature:
@@ -289,9 +332,35 @@ def concerns(layer: LastLayer, found: Diagnostics) -> list[str]:
     return messages
 
 
-def _resolve(head: Head, scores: Sequence[str] | None) -> list[str]:
+def _as_trace(trace: Any, n: int) -> Tensor:
+    """Finite losses of shape (epochs, n), two epochs or more, in the precision that they came in."""
+    losses = as_floats(trace, "trace")
+    if losses.ndim != 2:
+        raise InputError(f"trace: expected shape (epochs, n), a row an epoch, got {tuple(losses.shape)}")
+    epochs, records = losses.shape
+    if records != n:
+        remedy = "it looks transposed: pass trace.T" if epochs == n else "pass the same records in the same order"
+        raise InputError(f"trace: expected shape (epochs, {n}), a row an epoch, got {tuple(losses.shape)}; {remedy}")
+    if epochs < 2:
+        raise InputError(f"trace: a spread needs at least 2 epochs, got shape {tuple(losses.shape)}; a row an epoch")
+    finite = torch.isfinite(losses)
+    bad = (~finite.all(0)).nonzero().flatten().tolist()
+    if bad:
+        epoch = int((~finite[:, bad[0]]).nonzero()[0])
+        raise InputError(
+            f"trace: NaN or infinite for {name_rows(bad)} of the layer (counted from 0), first in epoch {epoch}; "
+            "leave out the epochs in which training diverged, or drop those records"
+        )
+    return losses
+
+
+def _resolve(head: Head, scores: Sequence[str] | None, has_trace: bool) -> list[str]:
     if scores is None:
-        return [name for name, entry in SCORES.items() if entry.default and entry.applies(head)]
+        return [
+            name
+            for name, entry in SCORES.items()
+            if entry.default and entry.applies(head) and (has_trace or not entry.needs_trace)
+        ]
     names = [scores] if isinstance(scores, str) else list(scores)
     if not names:
         raise InputError("scores: the list is empty; pass None for all that apply")
@@ -300,6 +369,10 @@ def _resolve(head: Head, scores: Sequence[str] | None) -> list[str]:
             raise InputError(f"scores: {name!r} is not a score; use one of {', '.join(SCORES)}")
         if not SCORES[name].applies(head):
             raise InputError(f"scores: {name!r} needs class probabilities, a {head.name} head has none")
+        if SCORES[name].needs_trace and not has_trace:
+            raise InputError(
+                f"scores: {name!r} needs the loss of every record after every epoch; pass it as trace=, (epochs, n)"
+            )
     return list(dict.fromkeys(names))
 
 
@@ -308,17 +381,21 @@ def _require_finite(frame: pd.DataFrame) -> None:
     for name, column in frame.items():
         bad = np.flatnonzero(~np.isfinite(column.to_numpy())).tolist()
         if bad:
+            source, cause = ("trace", "losses") if SCORES[str(name)].needs_trace else ("features, outputs", "features")
             raise InputError(
-                f"features, outputs: {name} overflows in {name_rows(bad)} (counted from 0); values this large cannot "
-                "be scored, rescale the features or drop those records"
+                f"{source}: {name} overflows in {name_rows(bad)} (counted from 0); values this large cannot "
+                f"be scored, rescale the {cause} or drop those records"
             )
 
 
-def _chunks(layer: LastLayer, curvature: DenseCurvature | None, full_step: bool) -> Iterator[tuple[slice, Records]]:
+def _chunks(
+    layer: LastLayer, curvature: DenseCurvature | None, losses: Tensor | None, full_step: bool
+) -> Iterator[tuple[slice, Records]]:
     """All records in order, a chunk at a time, with their leverage blocks where there is a curvature."""
 
     def records(rows: slice, block: Tensor | None = None, leftover: Tensor | None = None) -> Records:
-        return Records(layer.kind, layer.design(rows), layer.outputs[rows], layer.targets[rows], block, leftover)
+        trace = None if losses is None else losses[:, rows].T
+        return Records(layer.kind, layer.design(rows), layer.outputs[rows], layer.targets[rows], block, leftover, trace)
 
     if curvature is None:
         for rows in layer.chunks(_PLAIN_CHUNK):

@@ -36,7 +36,8 @@ def score(
     """Score every training record from the arrays of a model's last layer.
 
     FILE holds 'features' (n, p), the inputs of the last layer; 'outputs' (n, m), its logits or predictions;
-    'targets', classes or values; and, if wanted, 'ids' (n,), 'head' and 'ridge'. Bigger scores mean more exposed.
+    'targets', classes or values; and, if wanted, 'ids' (n,), 'head', 'ridge' and 'trace' (epochs, n), the loss of each
+    record after each epoch of training. Bigger scores mean more exposed.
 
     Example: noshadow score layer.npz --head softmax --ridge 12.5 -o scores.parquet
     """
@@ -52,7 +53,7 @@ def score(
             penalize_bias=penalize_bias,
         )
         ids: Any = arrays.get("ids")
-        result = audit(layer, ids=ids, full_step=full_step)
+        result = audit(layer, ids=ids, trace=arrays.get("trace"), full_step=full_step)
         saved = str(result.save(output)) if output else None
         show_audit(result, top, as_json, saved)
 

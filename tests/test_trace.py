@@ -1,0 +1,172 @@
+"""The scores of a loss trace against their definitions, record by record."""
+
+from __future__ import annotations
+
+import statistics
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from noshadow import InputError, LastLayer, audit, score, scores
+from noshadow.scores import SCORES, score_with_diagnostics
+
+TRACED = ["mean_trace", "trace_iqr"]
+DEFAULT = ["loss", "gradient_norm", "entropy", "leverage", "influence", "newton", "leave_one_out"]
+
+
+def make(n=30, epochs=7, seed=0, head="softmax"):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 3))
+    z = x @ rng.normal(size=(3, 3 if head == "softmax" else 1))
+    y = z + rng.normal(size=z.shape) if head == "squared" else rng.integers(0, max(2, z.shape[1]), n)
+    return LastLayer(x, z, y, head, ridge=0.1), rng.exponential(size=(epochs, n))
+
+
+def by_definition(trace):
+    """Mean and Q3 − Q1 of every record's losses, in Python's own arithmetic."""
+    means, ranges = [], []
+    for record in range(trace.shape[1]):
+        losses = [float(trace[epoch, record]) for epoch in range(trace.shape[0])]
+        low, _, high = statistics.quantiles(losses, n=4, method="inclusive")
+        means.append(statistics.fmean(losses))
+        ranges.append(high - low)
+    return np.array([means, ranges]).T
+
+
+@pytest.mark.parametrize("epochs", [2, 3, 4, 5, 6, 7, 8, 9, 100])
+@pytest.mark.parametrize("head", ["squared", "logistic", "softmax"])
+def test_mean_and_interquartile_range_by_definition(head, epochs):
+    layer, trace = make(epochs=epochs, head=head)
+    got = score(layer, TRACED, trace)
+    np.testing.assert_allclose(got, by_definition(trace), rtol=1e-12)
+    np.testing.assert_allclose(got["trace_iqr"], scipy.stats.iqr(trace, axis=0), rtol=1e-12)
+    each = [np.subtract(*np.percentile(trace[:, i], [75, 25])) for i in range(layer.n)]
+    np.testing.assert_allclose(got["trace_iqr"], each, rtol=1e-12)
+
+
+def test_a_trace_by_hand():
+    layer, _ = make(n=3)
+    trace = [[5, 1, 9], [4, 1, 0], [3, 1, 0], [2, 1, 0], [1, 1, 0]]
+    got = score(layer, TRACED, trace)
+    np.testing.assert_allclose(got, [[3.0, 2.0], [1.0, 0.0], [1.8, 0.0]], rtol=1e-15)
+
+
+values = st.floats(-1e100, 1e100, allow_subnormal=False)
+
+
+@example(np.array([[0.1], [0.1], [0.1], [0.1]]))
+@given(hnp.arrays(np.float64, st.tuples(st.integers(2, 12), st.integers(1, 5)), elements=values))
+def test_any_trace_agrees_with_numpy_and_no_range_is_negative(trace):
+    layer, _ = make(n=trace.shape[1])
+    got = score(layer, TRACED, trace)
+    size = np.abs(trace).max(0)
+    low, high = np.quantile(trace, [0.25, 0.75], axis=0)
+    assert (np.abs(got["trace_iqr"] - (high - low)) <= 1e-14 * size).all()
+    assert (np.abs(got["mean_trace"] - trace.mean(0)) <= 1e-14 * size).all()
+    assert (got["trace_iqr"] >= 0).all()
+
+
+def test_the_default_is_all_that_the_arguments_allow():
+    layer, trace = make()
+    without, with_trace = score(layer), score(layer, trace=trace)
+    assert list(without) == DEFAULT
+    assert list(with_trace) == DEFAULT + TRACED
+    pd.testing.assert_frame_equal(with_trace[DEFAULT], without)
+    assert list(score(layer, ["loss"], trace)) == ["loss"]
+    assert list(score(layer, "trace_iqr", trace)) == ["trace_iqr"]
+    frame, diagnostics = score_with_diagnostics(layer, None, trace)
+    pd.testing.assert_frame_equal(frame, with_trace)
+    assert diagnostics.rank is not None
+    assert score_with_diagnostics(layer, TRACED, trace)[1].rank is None  # a trace alone needs no curvature
+    assert {name for name, entry in SCORES.items() if entry.needs_trace} == set(TRACED)
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_without_a_trace_the_error_says_what_to_pass(name):
+    with pytest.raises(InputError, match=rf"scores: '{name}' needs the loss .* pass it as trace=, \(epochs, n\)"):
+        score(make()[0], ["loss", name])
+
+
+@pytest.mark.parametrize("names", [None, TRACED])
+def test_chunks_change_nothing(monkeypatch, names):
+    layer, trace = make(n=101, epochs=13)
+    whole = score(layer, names, trace)
+    for part in (1, 13, 30, 200):  # less than a record, one record, two, fifteen
+        monkeypatch.setattr(scores, "_TRACE_PART", part)
+        pd.testing.assert_frame_equal(score(layer, names, trace), whole, check_exact=True)
+    monkeypatch.setattr(scores, "_PLAIN_CHUNK", 17)
+    monkeypatch.setattr("noshadow.curvature.dense._BLOCK_BYTES", 1000)
+    got = score(layer, names, trace)
+    pd.testing.assert_frame_equal(got[TRACED], whole[TRACED], check_exact=True)
+    pd.testing.assert_frame_equal(got, whole, rtol=1e-12)
+
+
+def test_the_order_of_records_and_of_epochs_does_not_matter():
+    layer, trace = make(n=50, epochs=11)
+    whole = score(layer, trace=trace)
+    rng = np.random.default_rng(1)
+    order = rng.permutation(50)
+    moved = LastLayer(layer.features[order], layer.outputs[order], layer.targets[order], "softmax", 0.1)
+    got = score(moved, trace=trace[:, order])
+    pd.testing.assert_frame_equal(got[TRACED], whole[TRACED].iloc[order].reset_index(drop=True), check_exact=True)
+    np.testing.assert_allclose(got, whole.iloc[order], rtol=1e-9)
+    np.testing.assert_allclose(score(layer, TRACED, trace[rng.permutation(11)]), whole[TRACED], rtol=1e-14)
+
+
+def test_scale_and_shift():
+    layer, trace = make()
+    before, after = score(layer, TRACED, trace), score(layer, TRACED, 3.0 * trace - 7.0)
+    np.testing.assert_allclose(after["trace_iqr"], 3.0 * before["trace_iqr"], rtol=1e-12)
+    np.testing.assert_allclose(after["mean_trace"], 3.0 * before["mean_trace"] - 7.0, rtol=1e-12)
+
+
+def test_any_kind_of_array():
+    layer, trace = make()
+    want = score(layer, TRACED, trace)
+    tensor = torch.from_numpy(trace)
+    for same in (
+        tensor,
+        tensor.clone().requires_grad_(),
+        tensor.T.contiguous().T,
+        pd.DataFrame(trace),
+        trace.tolist(),
+        list(tensor),  # as a training loop collects them
+        np.asfortranarray(trace),
+        trace[::-1][::-1],
+        trace.astype(">f8"),
+    ):
+        pd.testing.assert_frame_equal(score(layer, TRACED, same), want, rtol=1e-14)
+    assert score(layer, TRACED, np.arange(60).reshape(2, 30))["trace_iqr"].eq(15.0).all()
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):  # rounded once, on the way in
+        rounded = tensor.to(dtype)
+        np.testing.assert_allclose(score(layer, TRACED, rounded), by_definition(rounded.double()), rtol=1e-12)
+
+
+def test_as_many_epochs_as_records_are_taken_as_documented():
+    layer, trace = make(n=7, epochs=7)
+    np.testing.assert_allclose(score(layer, TRACED, trace)["mean_trace"], trace.mean(0), rtol=1e-14)
+
+
+def test_the_trace_is_left_as_it_was():
+    layer, trace = make()
+    before = trace.copy()
+    score(layer, trace=trace)
+    np.testing.assert_array_equal(trace, before)
+
+
+def test_an_audit_takes_a_trace():
+    layer, trace = make()
+    both = audit(layer, trace=trace)
+    assert list(both.table.columns) == ["id", "target", *DEFAULT, *TRACED, "flagged"]
+    assert both.ranking == "leave_one_out"
+    alone = audit(layer, scores=["trace_iqr"], trace=trace)
+    assert alone.ranking == "trace_iqr"
+    assert alone.top(1).index[0] == scipy.stats.iqr(trace, axis=0).argmax()
+    with pytest.raises(InputError, match="pass it as trace="):
+        audit(layer, scores=["trace_iqr"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,8 +12,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from noshadow import attacks, shadow
+from noshadow import shadow
 from noshadow.attacks import AttackResult
+from noshadow.attacks.named import Options, run_attack
 from noshadow.commands.output import explained_errors, print_json
 from noshadow.errors import InputError
 from noshadow.tables import save_table
@@ -64,7 +64,7 @@ def attack(
     with explained_errors():
         study = shadow.load(store, partial=partial)
         options = Options(name.value, variant, variance, signal, folds)
-        result = run_attack(study, options, _targets(study, targets), _head(study, head))
+        result = run_attack(study.outputs, study.membership, _targets(study, targets), _head(study, head), options)
         table = per_record(result)
         facts = {"attack": result.attack, "models": len(result.scores), "records": len(table), **_summary(result)}
         saved = save_table(table, facts, output or Path(f"noshadow-{name.value}.parquet"), "output")
@@ -72,33 +72,6 @@ def attack(
             print_json({**facts, "top": _top(table, top).to_dict("records"), "saved": str(saved)})
         else:
             _show(facts, _top(table, top), saved)
-
-
-@dataclass(frozen=True)
-class Options:
-    """Which attack, and how; what an attack has no use for, it does not look at."""
-
-    name: str
-    variant: Any = None
-    variance: Any = "auto"
-    signal: str | None = None
-    folds: int | None = None
-
-
-def run_attack(study: shadow.StudyResult, options: Options, targets: Any, head: str) -> AttackResult:
-    """An attack on the models of a study."""
-    member = study.membership
-    if options.name == "shokri":
-        return attacks.shokri(study.outputs, member, targets, head, folds=options.folds)
-    phi = attacks.signal(study.outputs, targets, head, options.signal if options.name == "lira" else None)
-    variant: Any = options.variant or "online"
-    if options.name == "lira":
-        direction: Any = "lower" if head == "squared" else "higher"
-        return attacks.lira(phi, member, variant, options.variance, members=direction, constant="tie")
-    if head != "squared":
-        return attacks.rmia(phi, member, variant=variant)
-    variance = float(phi[~member].mean())  # a Gaussian likelihood, as wide as the models err on what they did not see
-    return attacks.rmia(-phi, member, variant=variant, scale="log_probability", temperature=2.0 * variance)
 
 
 def per_record(result: AttackResult) -> pd.DataFrame:

@@ -1,0 +1,252 @@
+"""What is measured of a setting: how well each score, from one target model, finds the records an attack exposes.
+
+The protocol: an attack's truth is its success rate over the shadow models, leaving out the one attacked, equal rates
+in the order of the separation d̂′; rankings are over the members of each target model, none of which is a shadow
+model; beside each number stands its ceiling, what the attack reaches on itself from disjoint halves of its models.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from noshadow import evaluate
+from noshadow.attacks.named import Options, run_attack
+from noshadow.bench.setting import Scale, Setting
+from noshadow.bench.study import Models
+from noshadow.evaluate import Metric, Summary
+from noshadow.files import atomic_path
+from noshadow.layer import LastLayer
+from noshadow.progress import progress_bar
+from noshadow.scores import SCORES, score_with_diagnostics
+
+ATTACKS = {"lira": Options("lira"), "rmia": Options("rmia"), "shokri": Options("shokri", folds=8)}
+CEILING_SPLITS = {"lira": 10, "rmia": 4, "shokri": 1}
+RECALLS = {
+    "recall of top 1% at 5%": (0.01, 0.05),
+    "recall@0.1%": (0.001, 0.001),
+    "recall@1%": (0.01, 0.01),
+    "recall@5%": (0.05, 0.05),
+}
+CURVE = tuple(float(share) for share in np.logspace(-3, 0, 25))
+"""Shares k at which the recall of the top k is taken when the top k by score are kept."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """What an attack found out: success rates and tiebreaks of all N records, its summary and its ceilings."""
+
+    success_rate: Floats
+    tiebreak: Floats
+    summary: dict[str, float]
+    ceilings: dict[str, Any]
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """Scores of the members of each target: arrays (T, N) by name, NaN for non-members, and the seconds a target."""
+
+    scores: dict[str, Floats]
+    members: NDArray[np.bool_]
+    seconds: float
+    notes: dict[str, Any]
+
+
+def metrics() -> dict[str, tuple[Metric, dict[str, Any]]]:
+    """The numbers of a row, by name."""
+    recalls = {name: (evaluate.recall, {"top": top, "keep": keep}) for name, (top, keep) in RECALLS.items()}
+    return {**recalls, "spearman": (evaluate.spearman, {})}
+
+
+def find_truths(setting: Setting, models: Models, store: Path, progress: bool | None = None) -> dict[str, Truth]:
+    """LiRA, RMIA and Shokri on the shadow models; kept in the store, so that scoring again does not attack again."""
+    truths = {}
+    with progress_bar("attacks", len(ATTACKS), progress) as advance:
+        for name in ATTACKS:
+            path = store / f"{name}.safetensors"
+            identity = _identity(models, name)
+            truth = _load_truth(path, identity)
+            if truth is None:
+                truth = _attack(setting, models, name)
+                _save_truth(path, truth, identity)
+            truths[name] = truth
+            advance()
+    return truths
+
+
+def _attack(setting: Setting, models: Models, name: str) -> Truth:
+    outputs, inside, targets = models.shadows.outputs, models.shadows.membership, models.pool.targets
+    start = time.perf_counter()
+    whole = run_attack(outputs, inside, targets, setting.head, ATTACKS[name])
+    seconds = time.perf_counter() - start
+    halves: dict[bytes, Any] = {}
+
+    def on_half(rows: NDArray[np.intp]) -> Any:
+        """The attack on half of the models; the same halves serve every metric."""
+        key = rows.tobytes()
+        if key not in halves:
+            halves[key] = run_attack(outputs[rows], inside[rows], targets, setting.head, ATTACKS[name])
+        return halves[key]
+
+    members = models.targets.membership
+
+    def ceiling(metric: Metric, options: Mapping[str, Any]) -> Summary:
+        splits = CEILING_SPLITS[name]
+        return evaluate.ceiling(on_half, len(inside), metric, members=members, splits=splits, **options)
+
+    ceilings: dict[str, Any] = {key: _summary(ceiling(*metric)) for key, metric in metrics().items()}
+    ceilings["curve"] = [ceiling(evaluate.recall, {"top": share, "keep": share}).mean for share in CURVE]
+    return Truth(whole.success_rate, whole.tiebreak, whole.summary(), ceilings, seconds)
+
+
+def score_targets(setting: Setting, scale: Scale, models: Models, progress: bool | None = None) -> Scored:
+    """Every score of the registry that applies, of the members of each target."""
+    members = models.targets.membership
+    columns: dict[str, Floats] = {}
+    seconds, stationarity = [], []
+    with progress_bar("scoring targets", len(members), progress) as advance:
+        for number in range(len(members)):
+            layer, trace = target_layer(setting, scale, models, number)
+            names = [
+                name
+                for name, entry in SCORES.items()
+                if entry.applies(layer.kind) and (trace is not None or not entry.needs_trace)
+            ]
+            start = time.perf_counter()
+            frame, found = score_with_diagnostics(layer, names, trace, progress=False)
+            seconds.append(time.perf_counter() - start)
+            stationarity.append(found.stationarity)
+            for name in names:
+                column = columns.setdefault(name, np.full(members.shape, np.nan))
+                column[number, members[number]] = frame[name].to_numpy()
+            advance()
+    notes = {"stationarity": float(np.mean([value for value in stationarity if value is not None]))}
+    return Scored(columns, members, float(np.median(seconds)), notes)
+
+
+def target_layer(setting: Setting, scale: Scale, models: Models, number: int) -> tuple[LastLayer, Floats | None]:
+    """The last layer of a target model on its members, and their losses after each epoch if it has epochs.
+
+    The ridge is Λ = nλ for weight decay λ on a mean loss; decoupled decay (AdamW) is taken the same way.
+    """
+    arrays = models.targets.store.read(models.targets.keys[number])
+    inside = arrays["membership"]
+    features = arrays["features"] if "features" in arrays else models.pool.inputs
+    recipe = setting.recipe_at(scale)
+    layer = LastLayer(
+        features[inside],
+        arrays["outputs"][inside],
+        models.pool.targets[inside],
+        head=setting.head,
+        ridge=float(inside.sum()) * recipe.weight_decay,
+    )
+    return layer, arrays["epoch_losses"][:, inside] if "epoch_losses" in arrays else None
+
+
+def compare(scored: Scored, truth: Truth) -> dict[str, Any]:
+    """Every metric of every score against an attack, over the targets, with the curve and the ceilings."""
+    rows: dict[str, Any] = {}
+    for name, values in scored.scores.items():
+        done = ~np.isnan(values).all(axis=1)  # an expensive score may cover some of the targets only
+
+        def over(
+            metric: Metric, options: Mapping[str, Any], values: Floats = values, done: NDArray[np.bool_] = done
+        ) -> Summary:
+            members = scored.members[done]
+            ranked = np.where(members, values[done], 0.0)
+            return evaluate.over_targets(
+                metric, ranked, truth.success_rate, members, tiebreak=truth.tiebreak, **options
+            )
+
+        curve = [over(evaluate.recall, {"top": share, "keep": share}) for share in CURVE]
+        rows[name] = {
+            **{key: _summary(over(*metric)) for key, metric in metrics().items()},
+            "curve": {
+                "mean": [point.mean for point in curve],
+                "std": [_number(point.std) for point in curve],
+                "first": [float(point.values[0]) for point in curve],
+            },
+        }
+    return {"scores": rows, "ceiling": truth.ceilings, "attack": truth.summary, "seconds": truth.seconds}
+
+
+def fit_of_targets(setting: Setting, models: Models) -> dict[str, float]:
+    """Mean loss, and accuracy for classes, of the target models on members and on the others."""
+    from noshadow.heads import get_head
+    from noshadow.layer import as_tensor
+
+    facts: dict[str, list[float]] = {}
+    head = get_head(setting.head)
+    targets = as_tensor(models.pool.targets, "targets")
+    targets = targets if head.classifies else targets.double().reshape(len(targets), -1)
+    for outputs, inside in zip(models.targets.outputs, models.targets.membership, strict=True):
+        z = as_tensor(outputs, "outputs").double()
+        loss = head.loss(z, targets).numpy()
+        right = (z.argmax(1) == targets).numpy() if head.name == "softmax" else None
+        for side, mask in (("members", inside), ("others", ~inside)):
+            facts.setdefault(f"loss of {side}", []).append(float(loss[mask].mean()))
+            if right is not None:
+                facts.setdefault(f"accuracy on {side}", []).append(float(right[mask].mean()))
+    return {name: float(np.mean(values)) for name, values in facts.items()}
+
+
+def table(comparison: Mapping[str, Any]) -> pd.DataFrame:
+    """A comparison as a table: a row a score, a column a metric, and the ceilings as the last row."""
+    names = list(metrics())
+    rows = {score: {key: row[key]["mean"] for key in names} for score, row in comparison["scores"].items()}
+    rows["ceiling"] = {key: comparison["ceiling"][key]["mean"] for key in names}
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def _summary(summary: Summary) -> dict[str, Any]:
+    values = [float(value) for value in summary.values]
+    return {"mean": summary.mean, "std": _number(summary.std), "values": values}
+
+
+def _number(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def _identity(models: Models, name: str) -> dict[str, Any]:
+    return {
+        "attack": name,
+        "study": models.shadows.store.fingerprint,
+        "models": len(models.shadows.keys),
+        "targets": len(models.targets.keys),
+        "splits": CEILING_SPLITS[name],
+        "curve": list(CURVE),
+    }
+
+
+def _save_truth(path: Path, truth: Truth, identity: Mapping[str, Any]) -> None:
+    facts = {"identity": identity, "summary": truth.summary, "ceilings": truth.ceilings, "seconds": truth.seconds}
+    with atomic_path(path) as temporary:
+        arrays = {"success_rate": truth.success_rate, "tiebreak": truth.tiebreak}
+        save_file(arrays, temporary, {"facts": json.dumps(facts, sort_keys=True)})
+
+
+def _load_truth(path: Path, identity: Mapping[str, Any]) -> Truth | None:
+    """What was kept, if it is of these very models."""
+    if not path.exists():
+        return None
+    with safe_open(path, framework="numpy") as file:
+        facts = json.loads(file.metadata()["facts"])
+        arrays = {name: file.get_tensor(name) for name in ("success_rate", "tiebreak")}
+    if facts["identity"] != json.loads(json.dumps(identity)):
+        return None
+    return Truth(**arrays, **{key: facts[key] for key in ("summary", "ceilings", "seconds")})
+
+

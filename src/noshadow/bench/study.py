@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from noshadow.bench.setting import Pool, Scale, Setting, Source
-from noshadow.shadow import Study, StudyResult, TorchTrainer
+from noshadow.shadow import Study, StudyResult, TorchTrainer, load
 from noshadow.shadow.fingerprint import array_digest
 from noshadow.shadow.record import Record
 from noshadow.shadow.work import Members, Train, TrainsMany
@@ -60,6 +60,13 @@ def train_models(
     found = results[1].target_models
     assert found is not None  # a scale has a target or more
     return Models(pool, results[0], found)
+
+
+def load_models(setting: Setting, scale: Scale, source: Source, store: Path, seed: int) -> Models:
+    """The models that are in the store, none trained."""
+    targets = load(store / "targets").target_models
+    assert targets is not None
+    return Models(make_pool(setting, scale, source, seed), load(store / "shadows"), targets)
 
 
 def make_trainer(setting: Setting, scale: Scale, pool: Pool, source: Source, recording: bool) -> Train:

@@ -87,7 +87,8 @@ def load(directory: str | os.PathLike[str], partial: bool = False) -> StudyResul
     store = Store.open(directory)
     keys = wanted_keys(store, "shadow")
     whole = tuple(key for key in keys if store.is_whole(key))
-    if not whole:
+    whole_targets = tuple(key for key in wanted_keys(store, "target") if store.is_whole(key))
+    if not whole and not (whole_targets and not keys):
         raise StoreError(f"store: {store.directory} holds no finished model yet")
     if len(whole) < len(keys) and not partial:
         missing = [key.number for key in keys if key not in set(whole)]
@@ -96,7 +97,7 @@ def load(directory: str | os.PathLike[str], partial: bool = False) -> StudyResul
             f"store: {len(missing)} of {len(keys)} models in {store.directory} are missing or damaged "
             f"({models}); run the study again to finish it, or ask for the partial result"
         )
-    return StudyResult(store, whole, tuple(key for key in wanted_keys(store, "target") if store.is_whole(key)))
+    return StudyResult(store, whole, whole_targets)
 
 
 def _named(arrays: Arrays, name: str, key: ModelKey) -> NDArray[Any]:

@@ -34,5 +34,7 @@ def run_attack(outputs: Any, membership: Any, targets: Any, head: str, options: 
         return lira(phi, membership, variant, options.variance, members=direction, constant="tie")
     if head != "squared":
         return rmia(phi, membership, variant=variant)
-    variance = float(phi[~membership].mean())  # a Gaussian likelihood, as wide as the models err on what they did not see
+    variance = float(
+        phi[~membership].mean()
+    )  # a Gaussian likelihood, as wide as the models err on what they did not see
     return rmia(-phi, membership, variant=variant, scale="log_probability", temperature=2.0 * variance)

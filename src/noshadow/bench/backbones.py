@@ -1,9 +1,9 @@
 """Frozen image backbones, text encoders and the fine-tuned text classifier.
 
-    efficientnet-lite0   ImageNet EfficientNet-Lite0, 1280 features; comes inside a package, no download
-    minilm, minilm-2     all-MiniLM-L6-v2, a BERT of 6 layers × 384, and its first two layers; likewise
-    anything else        a name or a folder that ``transformers`` loads, such as facebook/dinov2-small,
-                         google-bert/bert-base-uncased, google/bert_uncased_L-2_H-128_A-2
+efficientnet-lite0   ImageNet EfficientNet-Lite0, 1280 features; comes inside a package, no download
+minilm, minilm-2     all-MiniLM-L6-v2, a BERT of 6 layers × 384, and its first two layers; likewise
+anything else        a name or a folder that ``transformers`` loads, such as facebook/dinov2-small,
+                     google-bert/bert-base-uncased, google/bert_uncased_L-2_H-128_A-2
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,7 +144,7 @@ def target_layer(setting: Setting, scale: Scale, models: Models, number: int) ->
     """
     arrays = models.targets.store.read(models.targets.keys[number])
     inside = arrays["membership"]
-    features = arrays["features"] if "features" in arrays else models.pool.inputs
+    features = arrays.get("features", models.pool.inputs)
     recipe = setting.recipe_at(scale)
     layer = LastLayer(
         features[inside],
@@ -183,6 +183,13 @@ def compare(scored: Scored, truth: Truth) -> dict[str, Any]:
     return {"scores": rows, "ceiling": truth.ceilings, "attack": truth.summary, "seconds": truth.seconds}
 
 
+def _over_targets(metric: Metric, values: Floats, scored: Scored, truth: Truth, **options: Any) -> Summary:
+    done = np.isfinite(values).any(axis=1)  # an expensive score may cover some of the targets only
+    members = scored.members[done]
+    ranked = np.where(members, values[done], 0.0)
+    return evaluate.over_targets(metric, ranked, truth.success_rate, members, tiebreak=truth.tiebreak, **options)
+
+
 def fit_of_targets(setting: Setting, models: Models) -> dict[str, float]:
     """Mean loss, and accuracy for classes, of the target models on members and on the others."""
     from noshadow.heads import get_head
@@ -208,7 +215,8 @@ def table(comparison: Mapping[str, Any]) -> pd.DataFrame:
     names = list(metrics())
     rows = {score: {key: row[key]["mean"] for key in names} for score, row in comparison["scores"].items()}
     rows["ceiling"] = {key: comparison["ceiling"][key]["mean"] for key in names}
-    return pd.DataFrame.from_dict(rows, orient="index")
+    frame: pd.DataFrame = pd.DataFrame.from_dict(rows, orient="index")
+    return frame
 
 
 def _summary(summary: Summary) -> dict[str, Any]:
@@ -248,5 +256,3 @@ def _load_truth(path: Path, identity: Mapping[str, Any]) -> Truth | None:
     if facts["identity"] != json.loads(json.dumps(identity)):
         return None
     return Truth(**arrays, **{key: facts[key] for key in ("summary", "ceilings", "seconds")})
-
-

@@ -111,7 +111,7 @@ def versions() -> dict[str, str]:
 
 def _width(models: Models) -> int:
     arrays = models.targets.store.read(models.targets.keys[0])
-    return int((arrays["features"] if "features" in arrays else models.pool.inputs).shape[1])
+    return int((arrays.get("features", models.pool.inputs)).shape[1])
 
 
 def _seconds(models: Models, truths: Mapping[str, Truth], scored: Scored, network: float | None) -> dict[str, Any]:

@@ -37,9 +37,7 @@ def make_pool(setting: Setting, scale: Scale, source: Source, seed: int) -> Pool
     return setting.prepare(raw.rows(np.sort(rows)), source)
 
 
-def train_models(
-    setting: Setting, scale: Scale, source: Source, store: Path, seed: int, **engine: Any
-) -> Models:
+def train_models(setting: Setting, scale: Scale, source: Source, store: Path, seed: int, **engine: Any) -> Models:
     """Train what is missing of the shadow and target models. ``engine``: options of ``Study.run``."""
     pool = make_pool(setting, scale, source, seed)
     results = []

@@ -37,8 +37,8 @@ from noshadow.shadow.networks import (
     find_dropouts,
     seed_dropouts,
 )
-from noshadow.shadow.record import Record, Recorder
 from noshadow.shadow.recipe import ELEMENTWISE_OPTIMIZERS, Loss, Recipe, training_loss
+from noshadow.shadow.record import Record, Recorder
 from noshadow.shadow.work import Members, limited_threads
 
 STACK_SIZES = (8, 16, 32, 64)

@@ -28,9 +28,7 @@ SETTING = Setting(
     data="BloodMNIST",
     model_name="linear probe",
     head="softmax",
-    recipe=Recipe(
-        epochs=100, batch_size=512, optimizer="sgd", learning_rate=1e-2, momentum=0.9, weight_decay=1e-6
-    ),
+    recipe=Recipe(epochs=100, batch_size=512, optimizer="sgd", learning_rate=1e-2, momentum=0.9, weight_decay=1e-6),
     load=load,
     prepare=image_features,
     model=model,

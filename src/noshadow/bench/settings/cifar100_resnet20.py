@@ -29,9 +29,7 @@ SETTING = Setting(
     data="CIFAR-100",
     model_name="ResNet-20",
     head="softmax",
-    recipe=Recipe(
-        epochs=50, batch_size=256, optimizer="sgd", learning_rate=1e-3, momentum=0.9, weight_decay=5e-4
-    ),
+    recipe=Recipe(epochs=50, batch_size=256, optimizer="sgd", learning_rate=1e-3, momentum=0.9, weight_decay=5e-4),
     load=load,
     prepare=images,
     model=model,

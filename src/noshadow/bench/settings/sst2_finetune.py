@@ -15,7 +15,7 @@ from noshadow.shadow.recipe import Recipe
 
 
 def model(pool: Pool, source: Source) -> Callable[[], nn.Module]:
-    """A linear layer on the encoder's features of the first token."""
+    """A linear layer on the mean of the encoder's last states over the tokens."""
     return partial(TextClassifier, source.text_encoder(), 2)
 
 

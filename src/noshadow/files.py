@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -38,6 +39,15 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
 def write_text(path: str | os.PathLike[str], content: str) -> None:
     """Write a UTF-8 text file atomically."""
     write_bytes(path, content.encode("utf-8"))
+
+
+def file_digest(path: str | os.PathLike[str], algorithm: str = "sha256") -> str:
+    """The digest of a file's bytes, in hexadecimal."""
+    digest = hashlib.new(algorithm, usedforsecurity=False)
+    with open(path, "rb") as file:
+        while chunk := file.read(2**20):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _umask() -> int:

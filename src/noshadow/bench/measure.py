@@ -160,20 +160,10 @@ def compare(scored: Scored, truth: Truth) -> dict[str, Any]:
     """Every metric of every score against an attack, over the targets, with the curve and the ceilings."""
     rows: dict[str, Any] = {}
     for name, values in scored.scores.items():
-        done = ~np.isnan(values).all(axis=1)  # an expensive score may cover some of the targets only
-
-        def over(
-            metric: Metric, options: Mapping[str, Any], values: Floats = values, done: NDArray[np.bool_] = done
-        ) -> Summary:
-            members = scored.members[done]
-            ranked = np.where(members, values[done], 0.0)
-            return evaluate.over_targets(
-                metric, ranked, truth.success_rate, members, tiebreak=truth.tiebreak, **options
-            )
-
-        curve = [over(evaluate.recall, {"top": share, "keep": share}) for share in CURVE]
+        curve = [_over_targets(evaluate.recall, values, scored, truth, top=k, keep=k) for k in CURVE]
+        found = {key: _over_targets(metric, values, scored, truth, **how) for key, (metric, how) in metrics().items()}
         rows[name] = {
-            **{key: _summary(over(*metric)) for key, metric in metrics().items()},
+            **{key: _summary(value) for key, value in found.items()},
             "curve": {
                 "mean": [point.mean for point in curve],
                 "std": [_number(point.std) for point in curve],

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from noshadow.bench.backbones import identity as identity_of
 from noshadow.bench.setting import Pool, Scale, Setting, Source
 from noshadow.shadow import Study, StudyResult, TorchTrainer, load
 from noshadow.shadow.fingerprint import array_digest
@@ -123,7 +124,7 @@ def _procedure(setting: Setting, scale: Scale, pool: Pool, train: Train) -> Any:
     identity: dict[str, Any] = {
         "setting": setting.name,
         "recipe": setting.recipe_at(scale).fingerprint(),
-        "backbone": scale.backbone,
+        "backbone": None if scale.backbone is None else identity_of(scale.backbone),
         "inputs": array_digest(pool.inputs),
         "targets": array_digest(pool.targets),
     }

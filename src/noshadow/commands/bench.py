@@ -138,10 +138,7 @@ def bench(
 def _show_settings(settings: Mapping[str, Any], as_json: bool) -> None:
     rows = [
         {"setting": name, "data": setting.data, "model": setting.model_name, "head": setting.head}
-        | {
-            key: f"{scale.shadows}+{scale.targets} on {scale.pool:,}"
-            for key, scale in setting.scales.items()
-        }
+        | {key: f"{scale.shadows}+{scale.targets} on {scale.pool:,}" for key, scale in setting.scales.items()}
         for name, setting in settings.items()
     ]
     if as_json:

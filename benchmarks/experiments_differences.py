@@ -1,0 +1,177 @@
+"""Where our numbers and the paper's are further apart than the target models spread, and what may explain it.
+
+The rule: two means differ if they are more than 2 √(our std² + the paper's std²) apart, both over target models. An
+estimate from one target has no std and counts as 0. The reasons are put together from what the result says of itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import hypot
+from typing import Any
+
+from noshadow.bench.measure import RECALLS
+from noshadow.bench.paper import TABLE_1, TABLE_5, Estimate
+from noshadow.bench.setting import Setting, all_settings
+
+DEVIATIONS = 2.0
+HEADLINE = "recall of top 1% at 5%"
+FEW = 10  # records of a top so small that each one counts
+NEAR_CHANCE = 1.5  # a ceiling below so many times what a random order reaches is hardly one
+NO_CORRELATION = 0.1
+
+Ours = tuple[float, "float | None"]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One of our numbers beside the paper's, and our ceiling of it: percent, or a correlation."""
+
+    table: int
+    score: str
+    number: str
+    ours: Ours
+    paper: Estimate
+    ceiling: float
+
+    @property
+    def deviations(self) -> float:
+        """How far apart they are in √(our std² + the paper's std²)."""
+        gap, spread = abs(self.ours[0] - self.paper[0]), hypot(self.ours[1] or 0.0, self.paper[1])
+        return gap / spread if spread > 0 else (float("inf") if gap > 0 else 0.0)
+
+    @property
+    def differs(self) -> bool:
+        return self.deviations > DEVIATIONS
+
+
+def estimate(summary: Mapping[str, Any], number: str) -> Ours:
+    """Mean and std of one of our numbers in the paper's unit: recalls in percent."""
+    unit = 1.0 if number == "spearman" else 100.0
+    return unit * summary["mean"], None if summary["std"] is None else unit * summary["std"]
+
+
+def pairs(result: Mapping[str, Any]) -> list[Pair]:
+    """Every number of the paper's Tables 1 and 5 that the result has too."""
+    name, lira = result["setting"], result["attacks"]["lira"]
+
+    def printed() -> Iterator[tuple[int, str, str, Estimate | None]]:
+        for score, value in TABLE_1.get(name, {}).items():
+            yield 1, score, HEADLINE, value
+        for score, row in TABLE_5.get(name, {}).items():
+            for number, cell in row.items():
+                yield 5, score, number, cell
+
+    return [
+        Pair(
+            table,
+            score,
+            number,
+            estimate(lira["scores"][score][number], number),
+            paper,
+            estimate(lira["ceiling"][number], number)[0],
+        )
+        for table, score, number, paper in printed()
+        if paper is not None and score in lira["scores"]
+    ]
+
+
+def reasons(result: Mapping[str, Any], found: list[Pair]) -> list[str]:
+    """What may explain the differences found, one sentence or two each."""
+    setting = all_settings()[result["setting"]]
+    scale = list(_of_scale(result, setting))
+    rest = [] if scale else [_same_scale(setting)]
+    return [*scale, *rest, *_of_noise(result, found), *_of_gradient(result, found)]
+
+
+def _of_scale(result: Mapping[str, Any], setting: Setting) -> Iterator[str]:
+    """Where the run is smaller than the paper's, or another one."""
+    paper = setting.scales["paper"]
+    if result["pool"] != paper.pool:
+        yield (
+            f"The pool has {result['pool']:,} records, not {paper.pool:,}. Models of fewer records may memorise more "
+            "of each, and the top shares hold fewer."
+        )
+    if result["backbone"] != paper.backbone:
+        yield (
+            f"The backbone is {result['backbone']}, not {paper.backbone}: other features, other leverages. The numbers "
+            "may move either way."
+        )
+    if result["shadows"] < paper.shadows:
+        yield (
+            f"LiRA has {result['shadows']} shadow models, not {paper.shadows}. Its success rates are noisier, which "
+            "may lower every recall."
+        )
+    recipe = setting.recipe_at(paper).fingerprint()
+    ours = result["recipe"]
+    other = [f"{key} {ours[key]}, not {value}" for key, value in recipe.items() if ours[key] != value]
+    if other and setting.model is not None:
+        yield f"The training is another one ({'; '.join(other)}), which may leave the models less or more overfitted."
+    if result["targets"] < paper.targets:
+        yield f"There are {result['targets']} targets, not {paper.targets}: our deviations are themselves uncertain."
+
+
+def _same_scale(setting: Setting) -> str:
+    if setting.model is None:
+        return (
+            "The numbers of models and records are the paper's. Its text has a closed-form ridge regression, its table "
+            "a linear layer trained with Adam; ours is the closed form, and its ridge may be another."
+        )
+    return (
+        "The numbers of models and records and the recipe are the paper's. What it does not state may differ: the "
+        "preparation of the data, the initialisation, where dropout sits, the variant of LiRA."
+    )
+
+
+def _of_noise(result: Mapping[str, Any], found: list[Pair]) -> Iterator[str]:
+    """What the ceilings, the sizes of the tops and the number of targets say."""
+    for score in dict.fromkeys(pair.score for pair in found if pair.ours[1] is None):
+        yield f"`{score}` is of one target only, which may not be typical."
+    for number in dict.fromkeys(pair.number for pair in found):
+        here = [pair for pair in found if pair.number == number]
+        ceiling = here[0].ceiling
+        if number == "spearman":
+            if ceiling < NO_CORRELATION:
+                yield (
+                    f"Spearman: two halves of our shadow models rank the records with a correlation of {ceiling:.3f} "
+                    "only. Both correlations may be mostly noise."
+                )
+            continue
+        top, keep = RECALLS[number]
+        records = max(1, int(top * result["members"] * (1 + 1e-12)))
+        if ceiling < NEAR_CHANCE * 100 * keep:
+            yield (
+                f"{number}: LiRA finds {ceiling:.1f} % of its own top again with other shadow models, a random order "
+                f"{100 * keep:g} %. Our number and the paper's may be mostly noise."
+            )
+        elif any(pair.ours[0] < pair.paper[0] and pair.paper[0] > ceiling for pair in here):
+            yield (
+                f"{number}: the paper's is above our ceiling, {ceiling:.1f} %: noise in our success rates may be all "
+                "there is to it."
+            )
+        if records <= FEW:
+            yield (
+                f"{number}: the top {100 * top:g} % of {result['members']:,} members "
+                f"{'is one record' if records == 1 else f'are {records} records'}; each found or missed is "
+                f"{100 / records:.0f} points."
+            )
+
+
+def _of_gradient(result: Mapping[str, Any], found: list[Pair]) -> Iterator[str]:
+    """The paper's gradient norm is at times that in the outputs, which shows: it equals the loss."""
+    printed = TABLE_5[result["setting"]]
+    if printed["gradient_norm"] != printed["loss"] or "gradient_norm" not in {pair.score for pair in found}:
+        return
+    lira = result["attacks"]["lira"]["scores"]["output_gradient_norm"]
+    wanted = [pair for pair in found if pair.score == "gradient_norm"]
+    again = [
+        Pair(pair.table, "output_gradient_norm", pair.number, estimate(lira[pair.number], pair.number), pair.paper, 0.0)
+        for pair in wanted
+    ]
+    left = [pair.number for pair in again if pair.differs]
+    yield (
+        "The paper's `gradient_norm` is that in the outputs, since it equals its `loss` in every column; ours is that "
+        "in the last layer's parameters. Our `output_gradient_norm` "
+        + (f"differs in {', '.join(left)}." if left else "does not differ from the paper's by the rule.")
+    )

@@ -160,7 +160,9 @@ def test_the_basis_holds_the_curvature_and_its_probes_tell_true_residuals():
 
     basis = grow(16)
     solutions = basis.precondition(gradients)
-    ratio = basis.residuals(gradients, solutions) / (gradients - solutions @ damped).norm(dim=1)
+    scores, residuals = basis.shortcut(gradients)
+    torch.testing.assert_close(scores, (gradients * solutions).sum(1))
+    ratio = residuals / (gradients - solutions @ damped).norm(dim=1)
     assert 0.9 < ratio.min() < 1.4 < ratio.mean() < 1.6 < ratio.max() < 2.2  # 1.5 for caution, give or take the probes
     basis = grow(72)  # a random block of 16 and the 40 directions that have curvature; more do no harm
     torch.testing.assert_close(basis.precondition(gradients), torch.linalg.solve(damped, gradients.T).T)

@@ -110,7 +110,7 @@ def network_influence(
                      proportion; None: all of them, the exact Hessian
     subspace         most directions of the basis that the records share; 0: each record is solved on its own, by plain
                      conjugate gradients; None: as many as pay
-    batch            records whose systems are solved at a time; memory is 4 batch + 128 + subspace networks
+    batch            records whose systems are solved at a time; memory is 4 batch + 64 + subspace networks
     rows             records to score, as indices or a mask; None: all
     seed             of the random choices: the Hessian's records, the basis and its probes
     progress         show a bar; None: where stderr is a terminal
@@ -269,18 +269,23 @@ class _Basis:
     directions: Tensor  # V, (k, size), orthonormal rows
     core: Tensor  # K = (VHVᵀ + sI)⁻¹ − I/s, (k, k)
     shift: float  # s = λ + δ
-    probes: Tensor  # ω, (_PROBES, size)
-    probed: Tensor  # (H + sI)ω
+    probed: Tensor  # Hω, (_PROBES, size)
+    leak: Tensor  # V(H + sI)ω, (k, _PROBES)
 
     def precondition(self, vectors: Tensor) -> Tensor:
         """M⁻¹ of each row: v/s + VᵀKVv."""
-        inside = vectors @ self.directions.T
-        return (inside @ self.core) @ self.directions + vectors / self.shift
+        return (vectors @ self.directions.T @ self.core) @ self.directions + vectors / self.shift
 
-    def residuals(self, gradients: Tensor, solutions: Tensor) -> Tensor:
-        """‖g − (H + sI)x‖ of each row, estimated by the probes and taken with caution."""
-        sketch = gradients @ self.probes.T - solutions @ self.probed.T
-        return _CAUTION * sketch.double().square().mean(1).sqrt()
+    def shortcut(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
+        """gᵀx for x = M⁻¹g of each row, and ‖g − (H + sI)x‖, estimated by the probes and taken with caution.
+
+        With c = Vg: gᵀx = gᵀg/s + cᵀKc, and ωᵀ(g − (H + sI)x) = −(Hω)ᵀg/s − ((H + sI)ω)ᵀVᵀKc.
+        """
+        inside = gradients @ self.directions.T
+        solved = inside @ self.core
+        scores = _dot(gradients, gradients) / self.shift + _dot(inside, solved)
+        sketch = gradients @ self.probed.T / self.shift + solved @ self.leak
+        return scores, _CAUTION * sketch.double().square().mean(1).sqrt()
 
 
 def _most_directions(subspace: int | None, network: _Network, records: int, shift: float) -> int:
@@ -313,9 +318,9 @@ def _grow_basis(
         return torch.randn((count, size), generator=generator, dtype=gradients.dtype).to(gradients.device)
 
     probes = draw(_PROBES)
-    probed = hessian(probes) + shift * probes
+    probed = hessian(probes)
     advance(_PROBES)
-    directions = gradients.new_empty((most, size))
+    directions, leak = gradients.new_empty((most, size)), gradients.new_empty((most, _PROBES))
     projected = torch.zeros((most, most), dtype=torch.float64)  # VHVᵀ
     block = _orthonormal(draw(min(_KRYLOV_BLOCK, most)))
     done, basis = 0, None
@@ -332,9 +337,10 @@ def _grow_basis(
         if values[0] + shift <= 0.0:
             return None
         core = (vectors * (1.0 / (values + shift) - 1.0 / shift)) @ vectors.T
-        basis = _Basis(known, core.to(gradients), shift, probes, probed)
+        leak[new] = block @ (probed + shift * probes).T
+        basis = _Basis(known, core.to(gradients), shift, probed, leak[:done])
         advance(len(block))
-        close = basis.residuals(gradients, basis.precondition(gradients)) <= tolerance
+        close = basis.shortcut(gradients)[1] <= tolerance
         if done == most or close.double().mean() >= _ENOUGH:
             break
         block = image[: most - done]
@@ -368,8 +374,7 @@ def _solve(
     iterations = torch.zeros(count, dtype=torch.int64, device=device)
     negative = torch.zeros(count, dtype=torch.bool, device=device)
     if basis is not None:
-        start = basis.precondition(unit)
-        scores, residuals = _dot(unit, start), basis.residuals(unit, start)
+        scores, residuals = basis.shortcut(unit)
     left = (residuals > tolerance).nonzero().flatten()
     if len(left):
         rest = _conjugate_gradients(hessian, shift, unit[left], basis, tolerance, max_iterations)

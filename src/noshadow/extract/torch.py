@@ -39,7 +39,7 @@ def extract_torch(
     loader, total = _ordered(data, batch_size, anchor.dtype)
     features, outputs, targets = [], [], []
     linear: nn.Linear | None = None
-    with _evaluating(model), torch.no_grad(), progress_bar("Extracting", total, progress) as advance:
+    with evaluating(model), torch.no_grad(), progress_bar("Extracting", total, progress) as advance:
         for batch in loader:
             inputs, target = _split(batch)
             with _watch(model if linear is None else linear) as calls:
@@ -132,7 +132,7 @@ def _place_items(values: Mapping[str, Any], device: torch.device) -> dict[str, A
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
     """Eval mode for every submodule; each gets its own mode back, whatever happens."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()

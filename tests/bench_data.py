@@ -7,6 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from noshadow.bench.data import ENERGY_RANGES
+
+RANGES = list(ENERGY_RANGES.items())
 WORDS = ("a", "bad", "bright", "dull", "film", "fine", "funny", "good", "is", "of", "plot", "sad", "the", "very")
 
 
@@ -17,8 +20,7 @@ def write_data(folder: Path, rows: int = 260) -> Path:
     x = rng.standard_normal((rows, 8))
     y = x @ rng.standard_normal(8) + 0.5 * rng.standard_normal(rows)
     np.savez(folder / "california_housing.npz", X=x, y=y)
-    columns = [*(f"X{i}" for i in range(1, 9)), "Y1", "Y2"]
-    pd.DataFrame(np.column_stack([x, y, y]), columns=columns).to_csv(folder / "energy_efficiency.csv", index=False)
+    _energy(rng).to_csv(folder / "energy_efficiency.csv", index=False)
     for name, classes in (("cifar10", 10), ("cifar100", 100)):
         labels = np.arange(rows) % classes
         images = _images(rng, labels, 32)
@@ -30,6 +32,14 @@ def write_data(folder: Path, rows: int = 260) -> Path:
     frame = pd.DataFrame({"sentence": sentences, "label": [int("good" in s or "fine" in s) for s in sentences]})
     frame.to_csv(folder / "sst2_train.tsv.gz", sep="\t", index=False)
     return folder
+
+
+def _energy(rng: np.random.Generator) -> pd.DataFrame:
+    """As many rows as the real file, within its ranges, which is what it is recognised by."""
+    shares = rng.random((768, 10))
+    shares[:, 8:] = (shares[:, :2] + shares[:, 2:4] ** 2) / 2 + 0.05 * rng.random((768, 2))
+    shares = (shares - shares.min(0)) / (shares.max(0) - shares.min(0))
+    return pd.DataFrame({name: low + (high - low) * shares[:, i] for i, (name, (low, high)) in enumerate(RANGES)})
 
 
 def _images(rng: np.random.Generator, labels: np.ndarray, size: int) -> np.ndarray:

@@ -57,6 +57,9 @@ class Scale:
     recipe: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the recipe that differ from the paper's."""
     backbone: str | None = None
+    network_targets: int = 1
+    """Targets whose full-network influence is computed, where the setting asks for it."""
+    network_options: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
     """What differs from the paper, for the result and the page."""
 

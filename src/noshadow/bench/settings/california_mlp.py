@@ -30,8 +30,8 @@ SETTING = Setting(
     model=model,
     scales={
         "smoke": Scale(shadows=16, targets=2, pool=200, recipe={"epochs": 4}),
-        "cpu": Scale(shadows=200, targets=16, pool=16_512),
-        "paper": Scale(shadows=200, targets=16, pool=16_512),
+        "cpu": Scale(shadows=200, targets=16, pool=16_512, network_targets=2),
+        "paper": Scale(shadows=200, targets=16, pool=16_512, network_targets=16),
     },
     network_influence={"damping": 10.0, "tolerance": 1e-2},
 )

@@ -35,8 +35,16 @@ SETTING = Setting(
     model=model,
     scales={
         "smoke": Scale(shadows=16, targets=2, pool=160, recipe={"epochs": 4, "batch_size": 32}),
-        "cpu": Scale(shadows=48, targets=8, pool=10_000, note="a fifth of the pool"),
-        "paper": Scale(shadows=200, targets=16, pool=50_000),
+        "cpu": Scale(
+            shadows=48,
+            targets=8,
+            pool=10_000,
+            network_options={"hessian_records": 128},
+            note="10,000 of 50,000 images",
+        ),
+        "paper": Scale(
+            shadows=200, targets=16, pool=50_000, network_targets=16, network_options={"hessian_records": 256}
+        ),
     },
     network_influence={"damping": 10.0, "tolerance": 1e-2},
 )

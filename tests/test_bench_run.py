@@ -56,7 +56,7 @@ def run(place: Path, *arguments: str, store: str = "store") -> list[dict]:
 
 def arguments_of(place: Path, name: str) -> list[str]:
     extra = ["--backbone", str(place / BACKBONES[name])] if name in BACKBONES else []
-    return [name, "--engine", "serial", "--no-figures", *extra]
+    return [name, "--engine", "serial", *extra]
 
 
 def without_times(result: dict) -> dict:

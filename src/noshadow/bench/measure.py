@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -98,7 +98,7 @@ def _attack(setting: Setting, models: Models, name: str) -> Truth:
         """The attack on half of the models; the same halves serve every metric."""
         key = rows.tobytes()
         if key not in halves:
-            halves[key] = run_attack(outputs[rows], inside[rows], targets, setting.head, ATTACKS[name])
+            halves[key] = _attack_on_half(outputs[rows], inside[rows], targets, setting.head, ATTACKS[name])
         return halves[key]
 
     members = models.targets.membership
@@ -110,6 +110,23 @@ def _attack(setting: Setting, models: Models, name: str) -> Truth:
     ceilings: dict[str, Any] = {key: _summary(ceiling(*metric)) for key, metric in metrics().items()}
     ceilings["curve"] = [ceiling(evaluate.recall, {"top": share, "keep": share}).mean for share in CURVE]
     return Truth(whole.success_rate, whole.tiebreak, whole.summary(), ceilings, seconds)
+
+
+class Half(NamedTuple):
+    """What an attack says of each record from half of the models."""
+
+    success_rate: Floats
+    tiebreak: Floats
+
+
+def _attack_on_half(outputs: Any, inside: NDArray[np.bool_], targets: Any, head: str, options: Options) -> Half:
+    """Of a dozen models some record may have fewer than two on one side: of those the attack knows nothing, 0.5."""
+    models_in = inside.sum(0)
+    known = (models_in >= 2) & (models_in <= len(inside) - 2)
+    found = run_attack(outputs[:, known], inside[:, known], targets[known], head, options)
+    half = Half(np.full(len(known), 0.5), np.zeros(len(known)))
+    half.success_rate[known], half.tiebreak[known] = found.success_rate, found.tiebreak
+    return half
 
 
 def score_targets(setting: Setting, scale: Scale, models: Models, progress: bool | None = None) -> Scored:

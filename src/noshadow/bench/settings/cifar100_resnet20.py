@@ -34,7 +34,7 @@ SETTING = Setting(
     prepare=images,
     model=model,
     scales={
-        "smoke": Scale(shadows=16, targets=2, pool=240, recipe={"epochs": 2, "batch_size": 64}),
+        "smoke": Scale(shadows=16, targets=2, pool=100, recipe={"epochs": 2, "batch_size": 25}),
         "cpu": Scale(
             shadows=24,
             targets=4,

@@ -29,7 +29,7 @@ SETTING = Setting(
     prepare=tokens,
     model=model,
     scales={
-        "smoke": Scale(shadows=16, targets=2, pool=80, recipe={"epochs": 1}, backbone="minilm-2"),
+        "smoke": Scale(shadows=16, targets=2, pool=80, recipe={"epochs": 2}, backbone="minilm-2"),
         "cpu": Scale(
             shadows=24,
             targets=4,

@@ -82,6 +82,8 @@ class Setting:
     prepare: Callable[[Pool, Source], Pool]
     model: Callable[[Pool, Source], Callable[[], nn.Module]] | None
     scales: Mapping[str, Scale]
+    stack: int = 1
+    """Models trained in one stack, where that is faster; not tried out, so that a seed gives the same numbers."""
     network_influence: Mapping[str, Any] | None = None
     """Options of ``noshadow.network.network_influence`` where the paper computes it."""
     in_paper: bool = True

@@ -78,6 +78,7 @@ def make_trainer(setting: Setting, scale: Scale, pool: Pool, source: Source, rec
         (pool.inputs, pool.targets),
         recipe,
         head=setting.head,
+        vectorise=setting.stack if setting.stack > 1 else False,
         record=record if recording else None,
     )
 

@@ -94,15 +94,13 @@ class Recorder:
 
 def restore(module: nn.Module, weights: NDArray[Any]) -> nn.Module:
     """A freshly built module with the ``weights`` of a run: the inverse of what is kept."""
-    state, start = {}, 0
+    state = module.state_dict()
+    sizes = [value.numel() for value in state.values()]
     values = torch.as_tensor(weights)
-    for name, value in module.state_dict().items():
-        stop = start + value.numel()
-        state[name] = values[start:stop].reshape(value.shape).to(value.dtype)
-        start = stop
-    if start != len(values):
-        raise InputError(f"weights: {len(values)} numbers, but this module has {start}")
-    module.load_state_dict(state)
+    if sum(sizes) != len(values):
+        raise InputError(f"weights: {len(values)} numbers, but this module has {sum(sizes)}")
+    parts = zip(state.items(), torch.split(values, sizes), strict=True)
+    module.load_state_dict({name: part.reshape(value.shape).to(value.dtype) for (name, value), part in parts})
     return module
 
 

@@ -33,5 +33,6 @@ SETTING = Setting(
         "cpu": Scale(shadows=200, targets=16, pool=16_512, network_targets=2),
         "paper": Scale(shadows=200, targets=16, pool=16_512, network_targets=16),
     },
+    stack=64,
     network_influence={"damping": 10.0, "tolerance": 1e-2},
 )

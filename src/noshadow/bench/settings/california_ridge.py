@@ -27,4 +27,5 @@ SETTING = Setting(
         "cpu": Scale(shadows=200, targets=16, pool=16_512),
         "paper": Scale(shadows=200, targets=16, pool=16_512),
     },
+    stack=64,
 )

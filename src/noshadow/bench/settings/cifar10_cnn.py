@@ -34,7 +34,13 @@ SETTING = Setting(
     prepare=images,
     model=model,
     scales={
-        "smoke": Scale(shadows=16, targets=2, pool=160, recipe={"epochs": 4, "batch_size": 32}),
+        "smoke": Scale(
+            shadows=16,
+            targets=2,
+            pool=160,
+            recipe={"epochs": 4, "batch_size": 32},
+            network_options={"hessian_records": 8, "tolerance": 0.1, "subspace": 0},
+        ),
         "cpu": Scale(
             shadows=48,
             targets=8,

@@ -38,4 +38,5 @@ SETTING = Setting(
         "cpu": Scale(shadows=200, targets=16, pool=614),
         "paper": Scale(shadows=200, targets=16, pool=614),
     },
+    stack=64,
 )

@@ -43,4 +43,5 @@ SETTING = Setting(
         ),
         "paper": Scale(shadows=200, targets=16, pool=67_349, backbone="google-bert/bert-base-uncased"),
     },
+    stack=64,
 )

@@ -57,7 +57,7 @@ class Truth:
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """Scores of the members of each target: arrays (T, N) by name, NaN for non-members, and the seconds a target."""
+    """Scores of the members of each target: arrays (T, N) by name, NaN for non-members, and the core-seconds a target."""
 
     scores: dict[str, Floats]
     members: NDArray[np.bool_]
@@ -89,9 +89,9 @@ def find_truths(setting: Setting, models: Models, store: Path, progress: bool | 
 
 def _attack(setting: Setting, models: Models, name: str) -> Truth:
     outputs, inside, targets = models.shadows.outputs, models.shadows.membership, models.pool.targets
-    start = time.perf_counter()
+    start = time.process_time()
     whole = run_attack(outputs, inside, targets, setting.head, ATTACKS[name])
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     halves: dict[bytes, Any] = {}
 
     def on_half(rows: NDArray[np.intp]) -> Any:
@@ -142,9 +142,9 @@ def score_targets(setting: Setting, scale: Scale, models: Models, progress: bool
                 for name, entry in SCORES.items()
                 if entry.applies(layer.kind) and (trace is not None or not entry.needs_trace)
             ]
-            start = time.perf_counter()
+            start = time.process_time()
             frame, found = score_with_diagnostics(layer, names, trace, progress=False)
-            seconds.append(time.perf_counter() - start)
+            seconds.append(time.process_time() - start)
             stationarity.append(found.stationarity)
             for name in names:
                 column = columns.setdefault(name, np.full(members.shape, np.nan))

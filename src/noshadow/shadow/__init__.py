@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from noshadow.shadow.plan import ModelKey, Plan
@@ -11,12 +12,14 @@ from noshadow.shadow.study import Study, StudyError
 
 if TYPE_CHECKING:
     from noshadow.shadow.recipe import Recipe
+    from noshadow.shadow.record import Record
     from noshadow.shadow.train import TorchTrainer
 
 __all__ = [
     "ModelKey",
     "Plan",
     "Recipe",
+    "Record",
     "StoreError",
     "Study",
     "StudyError",
@@ -28,12 +31,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """The torch trainer, when it is asked for: a worker whose train needs no torch starts without it."""
-    if name == "Recipe":
-        from noshadow.shadow.recipe import Recipe
-
-        return Recipe
-    if name == "TorchTrainer":
-        from noshadow.shadow.train import TorchTrainer
-
-        return TorchTrainer
+    homes = {"Recipe": "recipe", "Record": "record", "TorchTrainer": "train"}
+    if name in homes:
+        return getattr(importlib.import_module(f"noshadow.shadow.{homes[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -64,7 +64,8 @@ class Recorder:
         targets = self._data[1].to(outputs.device)
         self._losses.append(get_head(self._head).loss(outputs, targets).float())
         self._sum = self._sum + _log_probabilities(outputs, self._head)
-        self._checkpoints += [self._snapshot()] * self._epochs.count(self._done)
+        if self._done in self._epochs:
+            self._checkpoints += [self._snapshot()] * self._epochs.count(self._done)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All that was asked for, at the end of the run."""

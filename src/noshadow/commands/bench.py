@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -158,19 +159,21 @@ def _show(result: Mapping[str, Any], saved: list[Path]) -> None:
     from noshadow.bench.paper import TABLE_1
 
     console = Console()
-    title = f"{result['data']}, {result['model']}: {result['shadows']} shadow and {result['targets']} target models"
-    console.print(f"\n{title}, {result['pool']:,} records", style="bold", highlight=False)
+    models = f"{result['shadows']} shadow and {result['targets']} target models"
+    setting = f"{result['data']}, {result['model']}: {models}, {result['pool']:,} records"
+    console.print(f"\n{setting}", style="bold", highlight=False)
     if result["note"]:
         console.print(f"Differs from the paper: {result['note']}", markup=False, highlight=False)
-    table = Table(title="LiRA's most exposed records found, % (mean ± std over targets)", title_justify="left")
-    table.add_column("score")
-    for column in (*RECALLS, "spearman", "paper, top 1% at 5%"):
-        table.add_column(column, justify="right")
+    title = "Of the records that LiRA exposes most, how many are found, in % (± over targets)"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("score", no_wrap=True)
+    for column in ("1% at 5%", "0.1%", "1%", "5%", "Spearman", "paper"):
+        table.add_column(column, justify="right", no_wrap=True)
     lira = result["attacks"]["lira"]
     paper = TABLE_1.get(result["setting"], {})
     for name, row in lira["scores"].items():
         printed = paper.get(name)
-        theirs = "" if printed is None else f"{printed[0]:.1f} ± {printed[1]:.1f}"
+        theirs = "" if printed is None else f"{printed[0]:.1f}±{printed[1]:.1f}"
         table.add_row(name, *(_cell(row[key]) for key in RECALLS), f"{row['spearman']['mean']:.3f}", theirs)
     ceiling = lira["ceiling"]
     spearman = f"{ceiling['spearman']['mean']:.3f}"
@@ -178,13 +181,16 @@ def _show(result: Mapping[str, Any], saved: list[Path]) -> None:
     console.print(table)
     seconds = result["seconds"]
     console.print(
-        f"{seconds['shadows']:.0f} s to train the shadow models, {seconds['scores']:.2f} s to score a target: "
-        f"{seconds['speedup']:,.0f} times faster",
+        "1% at 5%: the 1 % most exposed, among the 5 % with the highest scores; paper: its number for that; 0.1%, 1%, "
+        "5%: as many are sought as kept.\n"
+        f"Core-seconds: {seconds['shadows']:.3g} to train the shadow models, {seconds['scores']:.2g} to score one "
+        f"target, {seconds['speedup']:,.0f} times less.\nSaved: {saved[0]}"
+        + (f" and {len(saved) - 1} figures beside it" if len(saved) > 1 else ""),
+        markup=False,
         highlight=False,
     )
-    console.print("Saved: " + ", ".join(map(str, saved)), markup=False, highlight=False)
 
 
 def _cell(value: Mapping[str, Any]) -> str:
-    spread = "" if value["std"] is None else f" ± {100 * value['std']:.1f}"
+    spread = "" if value["std"] is None else f"±{100 * value['std']:.1f}"
     return f"{100 * value['mean']:.1f}{spread}"

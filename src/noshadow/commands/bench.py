@@ -167,13 +167,13 @@ def _show(result: Mapping[str, Any], saved: list[Path]) -> None:
     title = "Of the records that LiRA exposes most, how many are found, in % (± over targets)"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("score", no_wrap=True)
-    for column in ("1% at 5%", "0.1%", "1%", "5%", "Spearman", "paper"):
+    for column in ("1% at 5%", "0.1%", "1%", "5%", "Spearman ρ", "paper"):
         table.add_column(column, justify="right", no_wrap=True)
     lira = result["attacks"]["lira"]
     paper = TABLE_1.get(result["setting"], {})
     for name, row in lira["scores"].items():
         printed = paper.get(name)
-        theirs = "" if printed is None else f"{printed[0]:.1f}±{printed[1]:.1f}"
+        theirs = "" if printed is None else f"{printed[0]:.1f}±{printed[1]:.0f}"
         table.add_row(name, *(_cell(row[key]) for key in RECALLS), f"{row['spearman']['mean']:.3f}", theirs)
     ceiling = lira["ceiling"]
     spearman = f"{ceiling['spearman']['mean']:.3f}"
@@ -192,5 +192,5 @@ def _show(result: Mapping[str, Any], saved: list[Path]) -> None:
 
 
 def _cell(value: Mapping[str, Any]) -> str:
-    spread = "" if value["std"] is None else f"±{100 * value['std']:.1f}"
+    spread = "" if value["std"] is None else f"±{100 * value['std']:.0f}"
     return f"{100 * value['mean']:.1f}{spread}"

@@ -157,18 +157,19 @@ def score_targets(setting: Setting, scale: Scale, models: Models, progress: bool
 def target_layer(setting: Setting, scale: Scale, models: Models, number: int) -> tuple[LastLayer, Floats | None]:
     """The last layer of a target model on its members, and their losses after each epoch if it has epochs.
 
-    The ridge is Λ = nλ for weight decay λ on a mean loss; decoupled decay (AdamW) is taken the same way.
+    The ridge is that of the closed-form fit, Λ = nλ. For networks it is 0, as in the paper's formulas: Adam and AdamW
+    do not minimise Σ loss + Λ/2 ‖θ‖², and with Λ = nλ the scores find fewer of the exposed records.
     """
     arrays = models.targets.store.read(models.targets.keys[number])
     inside = arrays["membership"]
     features = arrays.get("features", models.pool.inputs)
-    recipe = setting.recipe_at(scale)
+    closed_form = setting.model is None
     layer = LastLayer(
         features[inside],
         arrays["outputs"][inside],
         models.pool.targets[inside],
         head=setting.head,
-        ridge=float(inside.sum()) * recipe.weight_decay,
+        ridge=float(inside.sum()) * setting.recipe_at(scale).weight_decay if closed_form else 0.0,
     )
     return layer, arrays["epoch_losses"][:, inside] if "epoch_losses" in arrays else None
 

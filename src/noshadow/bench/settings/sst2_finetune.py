@@ -33,10 +33,10 @@ SETTING = Setting(
         "cpu": Scale(
             shadows=24,
             targets=4,
-            pool=2_000,
-            recipe={"epochs": 6},
+            pool=800,
+            recipe={"epochs": 5},
             backbone="minilm-2",
-            note="2,000 of 67,349 sentences, 6 of 10 epochs; the first two layers of MiniLM (H=384) in place of "
+            note="800 of 67,349 sentences, 5 of 10 epochs; the first two layers of MiniLM (H=384) in place of "
             "BERT-tiny (L=2, H=128)",
         ),
         "paper": Scale(shadows=200, targets=16, pool=67_349, backbone="google/bert_uncased_L-2_H-128_A-2"),

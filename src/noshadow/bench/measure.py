@@ -177,9 +177,10 @@ def target_layer(setting: Setting, scale: Scale, models: Models, number: int) ->
 def compare(scored: Scored, truth: Truth) -> dict[str, Any]:
     """Every metric of every score against an attack, over the targets, with the curve and the ceilings."""
     rows: dict[str, Any] = {}
+    order = evaluate.ordering(truth.success_rate, truth.tiebreak)  # once, not for each of hundreds of numbers
     for name, values in scored.scores.items():
-        curve = [_over_targets(evaluate.recall, values, scored, truth, top=k, keep=k) for k in CURVE]
-        found = {key: _over_targets(metric, values, scored, truth, **how) for key, (metric, how) in metrics().items()}
+        curve = [_over_targets(evaluate.recall, values, scored, order, top=k, keep=k) for k in CURVE]
+        found = {key: _over_targets(metric, values, scored, order, **how) for key, (metric, how) in metrics().items()}
         rows[name] = {
             **{key: _summary(value) for key, value in found.items()},
             "curve": {
@@ -191,11 +192,11 @@ def compare(scored: Scored, truth: Truth) -> dict[str, Any]:
     return {"scores": rows, "ceiling": truth.ceilings, "attack": truth.summary, "seconds": truth.seconds}
 
 
-def _over_targets(metric: Metric, values: Floats, scored: Scored, truth: Truth, **options: Any) -> Summary:
+def _over_targets(metric: Metric, values: Floats, scored: Scored, order: Floats, **options: Any) -> Summary:
     done = np.isfinite(values).any(axis=1)  # an expensive score may cover some of the targets only
     members = scored.members[done]
     ranked = np.where(members, values[done], 0.0)
-    return evaluate.over_targets(metric, ranked, truth.success_rate, members, tiebreak=truth.tiebreak, **options)
+    return evaluate.over_targets(metric, ranked, order, members, **options)
 
 
 def fit_of_targets(setting: Setting, models: Models) -> dict[str, float]:

@@ -157,19 +157,21 @@ def score_targets(setting: Setting, scale: Scale, models: Models, progress: bool
 def target_layer(setting: Setting, scale: Scale, models: Models, number: int) -> tuple[LastLayer, Floats | None]:
     """The last layer of a target model on its members, and their losses after each epoch if it has epochs.
 
-    The ridge is that of the closed-form fit, Λ = nλ. For networks it is 0, as in the paper's formulas: Adam and AdamW
-    do not minimise Σ loss + Λ/2 ‖θ‖², and with Λ = nλ the scores find fewer of the exposed records.
+    The ridge is Λ = nλ where weight decay λ is part of the objective: in the closed form and with SGD. Adam scales its
+    steps, AdamW decays outside of them, and neither minimises Σ loss + Λ/2 ‖θ‖²: the ridge is 0 there, as in the paper's
+    formulas.
     """
     arrays = models.targets.store.read(models.targets.keys[number])
     inside = arrays["membership"]
     features = arrays.get("features", models.pool.inputs)
-    closed_form = setting.model is None
+    recipe = setting.recipe_at(scale)
+    decays = setting.model is None or recipe.optimizer == "sgd"
     layer = LastLayer(
         features[inside],
         arrays["outputs"][inside],
         models.pool.targets[inside],
         head=setting.head,
-        ridge=float(inside.sum()) * setting.recipe_at(scale).weight_decay if closed_form else 0.0,
+        ridge=float(inside.sum()) * recipe.weight_decay if decays else 0.0,
     )
     return layer, arrays["epoch_losses"][:, inside] if "epoch_losses" in arrays else None
 

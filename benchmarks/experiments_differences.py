@@ -133,9 +133,12 @@ def _of_noise(result: Mapping[str, Any], found: list[Pair]) -> Iterator[str]:
         ceiling = here[0].ceiling
         if number == "spearman":
             if ceiling < NO_CORRELATION:
+                most = (max(0.0, 2.0 * ceiling) / (1.0 + ceiling)) ** 0.5  # Spearman-Brown, then a noise-free score
+                weak = all(abs(pair.ours[0]) < NO_CORRELATION for pair in here)
                 yield (
                     f"Spearman: two halves of our shadow models rank the records with a correlation of {ceiling:.3f} "
-                    "only. Both correlations may be mostly noise."
+                    f"only, so that a score without any noise would reach about {most:.2f}. "
+                    + ("Both correlations may be mostly noise." if weak else "The paper's truth may be noisier still.")
                 )
             continue
         top, keep = RECALLS[number]

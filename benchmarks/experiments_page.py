@@ -88,8 +88,10 @@ def _introduction(results: Sequence[Result]) -> list[str]:
         "shadow models. Numbers are mean ± standard deviation over the targets, recalls in percent.",
         "- The **ceiling** is what the attack reaches as a score of itself: half of the shadow models against the "
         "other half, mean ± standard deviation over random halvings. Both halves are noisier than the truth, which is "
-        "from all models, so that a score can be above it. Where the ceiling is low, the truth is mostly noise and no "
-        "score can look good.",
+        "from all models, and a score of one model has no such noise, so that it can be above the ceiling. Where the "
+        "ceiling is low, the truth is mostly noise.",
+        "- The scores assume the ridge Λ = nλ where weight decay λ is part of the objective: in the closed form and "
+        "with SGD. For Adam and AdamW, which do not minimise such an objective, it is 0, as in the paper's formulas.",
         "- *In italics, below ours:* the number that the paper prints. **Bold:** the best of ours.",
     ]
 

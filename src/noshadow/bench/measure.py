@@ -158,8 +158,8 @@ def target_layer(setting: Setting, scale: Scale, models: Models, number: int) ->
     """The last layer of a target model on its members, and their losses after each epoch if it has epochs.
 
     The ridge is Λ = nλ where weight decay λ is part of the objective: in the closed form and with SGD. Adam scales its
-    steps, AdamW decays outside of them, and neither minimises Σ loss + Λ/2 ‖θ‖²: the ridge is 0 there, as in the paper's
-    formulas.
+    steps and AdamW decays outside of them, neither minimises Σ loss + Λ/2 ‖θ‖², and the ridge is 0 there, as in the
+    paper's formulas.
     """
     arrays = models.targets.store.read(models.targets.keys[number])
     inside = arrays["membership"]

@@ -44,12 +44,13 @@ def page(results: Sequence[Result], figures: Collection[str]) -> str:
 
 def readme_table(results: Sequence[Result]) -> str:
     """The few columns that the README shows."""
-    scores = ("loss", "influence", "newton", "leave_one_out")
+    scores = ("loss", "influence", "newton", "leave_one_out", "mean_trace", "trace_iqr")
     rows = []
     for result in in_order(results):
         lira, seconds = result["attacks"]["lira"], result["seconds"]
-        found = {name: estimate(lira["scores"][name][HEADLINE], HEADLINE) for name in scores}
-        cells = [_cell(value, None, _best(found), HEADLINE) for value in found.values()]
+        rated = [name for name in scores if name in lira["scores"]]
+        found = {name: estimate(lira["scores"][name][HEADLINE], HEADLINE) for name in rated}
+        cells = [_cell(found[name], None, _best(found), HEADLINE) if name in found else "–" for name in scores]
         ceiling = f"{100 * lira['ceiling'][HEADLINE]['mean']:.1f}"
         times = [_duration(seconds["scores"]), _duration(seconds["shadows"])]
         rows.append([title_of(result), *cells, ceiling, *times])

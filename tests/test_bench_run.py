@@ -216,6 +216,11 @@ def test_an_expensive_score_may_cover_some_targets(place):
     assert evaluate.spearman(values[0, :3], truth.success_rate[:3]) == pytest.approx(1.0)
 
 
+def test_a_score_that_tells_nothing_correlates_with_nothing():
+    assert measure.rank_correlation(np.ones(5), np.arange(5.0)) == 0.0
+    assert measure.rank_correlation(np.arange(5.0), np.arange(5.0)) == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -68,7 +68,12 @@ class Scored:
 def metrics() -> dict[str, tuple[Metric, dict[str, Any]]]:
     """The numbers of a row, by name."""
     recalls = {name: (evaluate.recall, {"top": top, "keep": keep}) for name, (top, keep) in RECALLS.items()}
-    return {**recalls, "spearman": (evaluate.spearman, {})}
+    return {**recalls, "spearman": (rank_correlation, {})}
+
+
+def rank_correlation(score: Floats, truth: Floats) -> float:
+    """Spearman's; 0 for a score that is the same for all records, such as the leverage of a head with n ≤ p."""
+    return evaluate.spearman(score, truth) if np.ptp(score) > 0 and np.ptp(truth) > 0 else 0.0
 
 
 def find_truths(setting: Setting, models: Models, store: Path, progress: bool | None = None) -> dict[str, Truth]:

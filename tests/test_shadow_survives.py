@@ -18,7 +18,8 @@ from tests.shadow_toys import N_SAMPLES, slow_ridge
 
 N_MODELS = 80
 NURSERY = """
-import os, sys
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started with it ignored
 from functools import partial
 from tests import shadow_toys
 from noshadow import shadow

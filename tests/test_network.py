@@ -11,7 +11,8 @@ from torch.func import functional_call, grad
 from torch.nn import functional as F
 
 from noshadow import InputError, LastLayer, NoshadowWarning, score
-from noshadow.network import _grow_basis, network_influence
+from noshadow.network import network_influence
+from noshadow.network.basis import grow_basis
 
 LOSSES = {
     "squared": lambda z, y: (z - y).square().sum(-1).mean(),
@@ -96,7 +97,7 @@ def test_neither_batches_nor_chunks_nor_the_choice_of_rows_matter(monkeypatch):
     alone = network_influence(model, x, y, damping=1.0, batch=1)
     np.testing.assert_allclose(alone.scores, whole.scores, rtol=1e-12)
     np.testing.assert_array_equal(alone.iterations, whole.iterations)
-    monkeypatch.setattr("noshadow.network._CHUNK_RECORDS", 7)
+    monkeypatch.setattr("noshadow.network.hessian.CHUNK_RECORDS", 7)
     rows = [17, 3, 3, 39]
     some = network_influence(model, x, y, damping=1.0, rows=rows, batch=3)
     np.testing.assert_allclose(some.scores, whole.scores[rows], rtol=1e-12)
@@ -156,7 +157,7 @@ def test_the_basis_holds_the_curvature_and_its_probes_tell_true_residuals():
 
     def grow(directions):
         generator = torch.Generator().manual_seed(0)
-        return _grow_basis(lambda v: v @ matrix, 10.0, gradients, directions, 1e-12, generator, lambda steps=1: None)
+        return grow_basis(lambda v: v @ matrix, 10.0, gradients, directions, 1e-12, generator, lambda steps=1: None)
 
     basis = grow(16)
     solutions = basis.precondition(gradients)

@@ -118,8 +118,8 @@ class TextClassifier(nn.Module):
                 if type(child) is nn.Dropout:
                     setattr(module, name, TokenDropout(child.p))
         self.dropout = nn.Dropout(dropout)
-        width = int(self.encoder.config.hidden_size)  # type: ignore[union-attr,arg-type]
-        self.head = nn.Linear(width, classes)
+        config: Any = self.encoder.config
+        self.head = nn.Linear(int(config.hidden_size), classes)
 
     def forward(self, codes: Tensor) -> Tensor:
         outputs: Tensor = self.head(self.dropout(encode(self.encoder, codes)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,12 +10,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import safe_open
-from safetensors.numpy import save_file
 
+from noshadow.bench.keep import Kept, keep, kept
 from noshadow.bench.setting import Scale, Setting, Source
 from noshadow.bench.study import Models
-from noshadow.files import atomic_path
 from noshadow.network import network_influence
 from noshadow.shadow.record import restore
 
@@ -45,21 +42,20 @@ def influence_of_targets(
     members = models.targets.membership
     scores = np.full(members.shape, np.nan)
     facts: list[dict[str, Any]] = []
+    options = {**setting.network_influence, **scale.network_options}
     for number in range(min(scale.network_targets, len(members))):
         path = store / "network" / f"{number:06d}.safetensors"
-        options = {**setting.network_influence, **scale.network_options}
         identity = {"study": models.targets.store.fingerprint, "target": number, "options": options}
-        kept = _load(path, identity)
-        if kept is None and compute:
-            kept = _compute(setting, scale, source, models, number, options, progress)
-            _save(path, *kept, identity)
-        if kept is not None:
-            scores[number, members[number]] = kept[0]
-            facts.append(kept[1])
+        found = kept(path, identity)
+        if found is None and compute:
+            found = _compute(setting, scale, source, models, number, options, progress)
+            keep(path, *found, identity)
+        if found is not None:
+            scores[number, members[number]] = found[0]["scores"]
+            facts.append(found[1])
     if not facts:
         return None
     every = {name: float(np.mean([fact[name] for fact in facts])) for name in facts[0]}
-    options = {**setting.network_influence, **scale.network_options}
     return TargetInfluence(scores, every["seconds"], {"targets": len(facts), **options, **every})
 
 
@@ -71,7 +67,7 @@ def _compute(
     number: int,
     options: Mapping[str, Any],
     progress: bool | None,
-) -> tuple[NDArray[np.float64], dict[str, float]]:
+) -> Kept:
     assert setting.model is not None  # settings without a network do not ask for this
     arrays = models.targets.store.read(models.targets.keys[number])
     module = restore(setting.model(models.pool, source)(), arrays["weights"])
@@ -95,22 +91,4 @@ def _compute(
         "unconverged": len(found.unconverged),
         "negative_curvature": len(found.negative_curvature),
     }
-    return found.scores, facts
-
-
-def _save(path: Path, scores: NDArray[np.float64], facts: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(path) as temporary:
-        about = {"identity": json.dumps(identity, sort_keys=True), "facts": json.dumps(facts)}
-        save_file({"scores": scores}, temporary, about)
-
-
-def _load(path: Path, identity: Mapping[str, Any]) -> tuple[NDArray[np.float64], dict[str, float]] | None:
-    if not path.exists():
-        return None
-    with safe_open(path, framework="numpy") as file:
-        about = file.metadata()
-        scores: NDArray[np.float64] = file.get_tensor("scores")
-    if about["identity"] != json.dumps(identity, sort_keys=True):
-        return None
-    return scores, json.loads(about["facts"])
+    return {"scores": found.scores}, facts

@@ -7,7 +7,6 @@ model; beside each number stands its ceiling, what the attack reaches on itself 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,17 +14,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
-from safetensors import safe_open
-from safetensors.numpy import save_file
 
 from noshadow import evaluate
 from noshadow.attacks.named import Options, run_attack
+from noshadow.bench.keep import keep, kept
 from noshadow.bench.setting import Scale, Setting
 from noshadow.bench.study import Models
 from noshadow.evaluate import Metric, Summary
-from noshadow.files import atomic_path
 from noshadow.layer import LastLayer
 from noshadow.progress import progress_bar
 from noshadow.scores import SCORES, score_with_diagnostics
@@ -83,10 +79,14 @@ def find_truths(setting: Setting, models: Models, store: Path, progress: bool | 
         for name in ATTACKS:
             path = store / f"{name}.safetensors"
             identity = _identity(models, name)
-            truth = _load_truth(path, identity)
-            if truth is None:
+            found = kept(path, identity)
+            if found is None:
                 truth = _attack(setting, models, name)
-                _save_truth(path, truth, identity)
+                arrays = {"success_rate": truth.success_rate, "tiebreak": truth.tiebreak}
+                facts = {"summary": truth.summary, "ceilings": truth.ceilings, "seconds": truth.seconds}
+                keep(path, arrays, facts, identity)
+            else:
+                truth = Truth(found[0]["success_rate"], found[0]["tiebreak"], **found[1])
             truths[name] = truth
             advance()
     return truths
@@ -226,15 +226,6 @@ def fit_of_targets(setting: Setting, models: Models) -> dict[str, float]:
     return {name: float(np.mean(values)) for name, values in facts.items()}
 
 
-def table(comparison: Mapping[str, Any]) -> pd.DataFrame:
-    """A comparison as a table: a row a score, a column a metric, and the ceilings as the last row."""
-    names = list(metrics())
-    rows = {score: {key: row[key]["mean"] for key in names} for score, row in comparison["scores"].items()}
-    rows["ceiling"] = {key: comparison["ceiling"][key]["mean"] for key in names}
-    frame: pd.DataFrame = pd.DataFrame.from_dict(rows, orient="index")
-    return frame
-
-
 def _summary(summary: Summary) -> dict[str, Any]:
     values = [float(value) for value in summary.values]
     return {"mean": summary.mean, "std": _number(summary.std), "values": values}
@@ -253,22 +244,3 @@ def _identity(models: Models, name: str) -> dict[str, Any]:
         "splits": CEILING_SPLITS[name],
         "curve": list(CURVE),
     }
-
-
-def _save_truth(path: Path, truth: Truth, identity: Mapping[str, Any]) -> None:
-    facts = {"identity": identity, "summary": truth.summary, "ceilings": truth.ceilings, "seconds": truth.seconds}
-    with atomic_path(path) as temporary:
-        arrays = {"success_rate": truth.success_rate, "tiebreak": truth.tiebreak}
-        save_file(arrays, temporary, {"facts": json.dumps(facts, sort_keys=True)})
-
-
-def _load_truth(path: Path, identity: Mapping[str, Any]) -> Truth | None:
-    """What was kept, if it is of these very models."""
-    if not path.exists():
-        return None
-    with safe_open(path, framework="numpy") as file:
-        facts = json.loads(file.metadata()["facts"])
-        arrays = {name: file.get_tensor(name) for name in ("success_rate", "tiebreak")}
-    if facts["identity"] != json.loads(json.dumps(identity)):
-        return None
-    return Truth(**arrays, **{key: facts[key] for key in ("summary", "ceilings", "seconds")})

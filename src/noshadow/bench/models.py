@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +24,7 @@ class ChannelsLast(nn.Module):
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
-        self.body = body.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.body: nn.Module = cast(Any, body).to(memory_format=torch.channels_last)  # torch's types do not know of it
 
     def forward(self, x: Tensor) -> Tensor:
         outputs: Tensor = self.body(x.contiguous(memory_format=torch.channels_last))

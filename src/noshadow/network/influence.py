@@ -1,0 +1,184 @@
+"""The influence of training records over all parameters of a network."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from noshadow.errors import InputError, NoshadowWarning, name_rows
+from noshadow.extract.torch import evaluating
+from noshadow.heads import get_head
+from noshadow.layer import as_tensor
+from noshadow.network.basis import PROBES, grow_basis, most_directions
+from noshadow.network.hessian import Hessian, Network
+from noshadow.network.rows import normalised
+from noshadow.network.solve import solve
+from noshadow.progress import progress_bar
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class NetworkInfluence:
+    """The influence of each scored record and how well its system was solved."""
+
+    rows: NDArray[np.int64]
+    """The scored records, (k,)."""
+    scores: Floats
+    """∇ℓᵀ(H + δI)⁻¹∇ℓ of each, (k,); H of the mean loss."""
+    residuals: Floats
+    """‖∇ℓ − (H + δI)x‖ / ‖∇ℓ‖ of each, (k,): estimated by random probes where ``iterations`` is 0."""
+    iterations: NDArray[np.int64]
+    """Steps of conjugate gradients of each, (k,): Hessian products of its own; 0: the shared basis was enough."""
+    unconverged: tuple[int, ...]
+    """Records whose residual is above the tolerance."""
+    negative_curvature: tuple[int, ...]
+    """Those of them that were stopped because H + δI is not positive definite: their scores are not to be trusted."""
+    hessian_records: int
+    """Records that the Hessian is the mean over."""
+    subspace: int
+    """Directions of the shared basis."""
+    products: int
+    """Hessian-vector products in all."""
+    seconds: float
+
+
+def network_influence(
+    model: nn.Module,
+    inputs: Any,
+    targets: Any,
+    *,
+    head: str = "softmax",
+    weight_decay: float = 0.0,
+    damping: float = 10.0,
+    tolerance: float = 1e-2,
+    max_iterations: int = 100,
+    hessian_records: int | None = None,
+    subspace: int | None = None,
+    batch: int = 64,
+    rows: Any = None,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> NetworkInfluence:
+    """The influence ∇ℓᵀ(H + δI)⁻¹∇ℓ of training records over all trainable parameters of a network in eval mode.
+
+    inputs           (n, ...) all training records, given to the model as one tensor
+    targets          classes (n,), or values (n,) or (n, q) for "squared"
+    head             the loss on the model's raw outputs: "softmax", "logistic" or "squared" (‖y − z‖², not halved)
+    weight_decay     λ of λ/2‖θ‖² beside the mean loss
+    damping          δ; 10 is the paper's
+    tolerance        of the relative residual
+    hessian_records  the Hessian's mean is over this many records, drawn at random once: an estimate, whose cost is in
+                     proportion; None: all of them, the exact Hessian
+    subspace         most directions of the basis that the records share; 0: each record is solved on its own, by plain
+                     conjugate gradients; None: as many as pay
+    batch            records whose systems are solved at a time; memory is 4 batch + 64 + subspace networks
+    rows             records to score, as indices or a mask; None: all
+    seed             of the random choices: the Hessian's records, the basis and its probes
+    progress         show a bar; None: where stderr is a terminal
+
+    The model is used in its own precision (float32 will do for a tolerance of 1e-2) and left as it was.
+    """
+    begin = time.perf_counter()
+    for name, value in {"weight_decay": weight_decay, "damping": damping}.items():
+        if not 0.0 <= value < math.inf:
+            raise InputError(f"{name}: expected a finite number ≥ 0, got {value!r}")
+    for name, count in {"max_iterations": max_iterations, "batch": batch}.items():
+        if count < 1:
+            raise InputError(f"{name}: expected at least 1, got {count!r}")
+    if subspace is not None and subspace < 0:
+        raise InputError(f"subspace: expected 0 (none) or more directions, got {subspace!r}")
+    with evaluating(model), torch.enable_grad():
+        network = Network(model, inputs, targets, get_head(head))
+        _require_tolerance(tolerance, network.parameters[0].dtype)
+        chosen = _choose_rows(rows, network.n)
+        generator = torch.Generator().manual_seed(seed)
+        sample = _choose_sample(hessian_records, network.n, generator)
+        shift = float(weight_decay) + float(damping)
+        hessian = Hessian(network, sample)
+        basis = None
+        most = most_directions(subspace, network, len(chosen), shift)
+        if most:
+            picked = chosen[torch.randperm(len(chosen), generator=generator)[:batch]]
+            with progress_bar("Curvature", most + PROBES, progress) as advance:
+                unit, _ = normalised(network.gradients(picked))
+                basis = grow_basis(hessian, shift, unit, most, tolerance, generator, advance)
+        solved = []
+        with progress_bar("Influence", len(chosen), progress) as advance:
+            for part in torch.split(chosen, batch):
+                solved.append(solve(hessian, shift, network.gradients(part), basis, tolerance, max_iterations))
+                advance(len(part))
+    residuals = np.concatenate([part.residuals.numpy() for part in solved])
+    negative = torch.cat([part.negative for part in solved])
+    result = NetworkInfluence(
+        rows=chosen.numpy(),
+        scores=np.concatenate([part.scores.numpy() for part in solved]),
+        residuals=residuals,
+        iterations=np.concatenate([part.iterations.numpy() for part in solved]),
+        unconverged=tuple(chosen.numpy()[residuals > tolerance].tolist()),
+        negative_curvature=tuple(chosen[negative].tolist()),
+        hessian_records=len(sample),
+        subspace=0 if basis is None else len(basis.directions),
+        products=hessian.products,
+        seconds=time.perf_counter() - begin,
+    )
+    _warn(result, damping, tolerance, max_iterations)
+    return result
+
+
+def _require_tolerance(tolerance: float, dtype: torch.dtype) -> None:
+    if not 0.0 < tolerance < 1.0:
+        raise InputError(f"tolerance: expected a number between 0 and 1, got {tolerance!r}")
+    if tolerance < 100.0 * torch.finfo(dtype).eps:
+        raise InputError(f"tolerance: {tolerance:g} is beyond {dtype}; loosen it, or pass model.double()")
+
+
+def _choose_rows(rows: Any, n: int) -> Tensor:
+    if rows is None:
+        return torch.arange(n)
+    chosen = as_tensor(rows, "rows").cpu()
+    if chosen.dtype == torch.bool and chosen.shape == (n,):
+        chosen = chosen.nonzero().flatten()
+    if chosen.ndim != 1 or len(chosen) == 0:
+        raise InputError("rows: there are none; pass None for all records")
+    if chosen.is_floating_point() or chosen.dtype == torch.bool:
+        raise InputError(f"rows: expected indices or a mask of {n} booleans, got {chosen.dtype} of {len(chosen)}")
+    outside = chosen[(chosen < 0) | (chosen >= n)].tolist()
+    if outside:
+        raise InputError(f"rows: {name_rows(outside)} not in 0 … {n - 1}")
+    return chosen.to(torch.int64)
+
+
+def _choose_sample(count: int | None, n: int, generator: torch.Generator) -> Tensor:
+    if count is None:
+        return torch.arange(n)
+    if not 1 <= count <= n:
+        raise InputError(f"hessian_records: expected 1 … {n} records or None for all, got {count!r}")
+    return torch.randperm(n, generator=generator)[:count].sort().values
+
+
+def _warn(result: NetworkInfluence, damping: float, tolerance: float, max_iterations: int) -> None:
+    if result.negative_curvature:
+        warnings.warn(
+            f"{len(result.negative_curvature)} of {len(result.rows)} records met negative curvature "
+            f"({name_rows(result.negative_curvature)}): H + δI is not positive definite at damping={damping:g}, and "
+            "their scores are not to be trusted; raise the damping",
+            NoshadowWarning,
+            stacklevel=3,
+        )
+    slow = sorted(set(result.unconverged) - set(result.negative_curvature))
+    if slow:
+        warnings.warn(
+            f"{len(slow)} of {len(result.rows)} records ({name_rows(slow)}) are not within tolerance={tolerance:g} "
+            f"after {max_iterations} steps; raise max_iterations or the damping",
+            NoshadowWarning,
+            stacklevel=3,
+        )

@@ -14,6 +14,7 @@ from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 from noshadow import InputError, NoshadowWarning, audit
 from noshadow.extract import extract
+from noshadow.objective import Objective
 from noshadow.scores import score_with_diagnostics
 
 
@@ -59,7 +60,7 @@ def test_logistic_regression_is_stationary_under_the_ridge_read_off_it(model, cl
     assert layer.head == ("softmax" if classes == 3 else "logistic")
     assert stationarity(model, x, y) < 0.02
     if np.isfinite(model.C):
-        assert score_with_diagnostics(extract(model, (x, y), ridge=30.0).layer)[1].stationarity > 0.3
+        assert score_with_diagnostics(extract(model, (x, y), Objective(ridge=30.0)).layer)[1].stationarity > 0.3
 
 
 @pytest.mark.parametrize("alpha", [0.0, 7.0])
@@ -132,7 +133,7 @@ def test_two_outputs_count_in_the_ridge_of_networks(data):
     assert extract(model, (x, truth)).layer.ridge == 4.0
     assert stationarity(model, x, truth) < 0.02
     for wrong in (0.0, 2.0, 8.0):
-        assert score_with_diagnostics(extract(model, (x, truth), ridge=wrong).layer)[1].stationarity > 0.2
+        assert score_with_diagnostics(extract(model, (x, truth), Objective(ridge=wrong)).layer)[1].stationarity > 0.2
 
 
 def test_batches_count_in_the_ridge_of_networks(data):
@@ -173,13 +174,13 @@ def test_what_cannot_be_audited_is_named(data):
     with pytest.raises(InputError, match=r"targets: 9 in rows 0, 1, .* is not a class of the model"):
         extract(model, (x, np.full(200, 9)))
     with pytest.raises(InputError, match=r"head: LogisticRegression trains a softmax head"):
-        extract(model, (x, y), head="squared")
+        extract(model, (x, y), Objective(head="squared"))
     with pytest.raises(InputError, match=r"data: a scikit-learn model needs its training data as \(X, y\)"):
         extract(model, x)
     with pytest.raises(InputError, match=r"data: pass the training data"):
         extract(model)
     with pytest.raises(InputError, match=r"weight_decay: it is a torch setting"):
-        extract(model, (x, y), weight_decay=0.1)
+        extract(model, (x, y), Objective(weight_decay=0.1))
     with pytest.raises(InputError, match=r"model: expected a torch Module"):
         extract("model.pt", (x, y))
     with pytest.raises(InputError, match=r"only 'squared_error'"):

@@ -17,6 +17,7 @@ from torch.utils.data import (
 
 from noshadow import InputError, audit, score
 from noshadow.extract import extract
+from noshadow.objective import Objective
 
 
 @pytest.fixture
@@ -32,7 +33,8 @@ def network(out=4, **last):
 
 
 def layer_of(model, data, **options):
-    return extract(model, data, **options).layer
+    choices = {name: options.pop(name) for name in ("layer", "output", "batch_size") if name in options}
+    return extract(model, data, Objective(**options), **choices).layer
 
 
 def test_features_and_outputs_are_the_layers_own(data):

@@ -20,8 +20,8 @@ from rich.text import Text
 from noshadow._version import __version__
 from noshadow.curvature.dense import DEFAULT_MEMORY
 from noshadow.errors import InputError, NoshadowWarning
-from noshadow.extract import extract
-from noshadow.layer import LastLayer
+from noshadow.extract import Extracted, extract
+from noshadow.objective import Objective
 from noshadow.scores import Diagnostics, concerns, score_with_diagnostics
 from noshadow.tables import save_table
 
@@ -108,6 +108,12 @@ def audit(
     head: str | None = None,
     ridge: float | None = None,
     weight_decay: float | None = None,
+    loss: Any = None,
+    sample_weight: Any = None,
+    class_weight: Any = None,
+    label_smoothing: float | None = None,
+    layer: str | None = None,
+    output: str | int | None = None,
     scores: Sequence[str] | None = None,
     trace: Any = None,
     full_step: bool = False,
@@ -117,32 +123,37 @@ def audit(
 ) -> Audit:
     """Score every training record of a trained model.
 
-    model         torch Module, fitted scikit-learn estimator or Pipeline, or a LastLayer (then without data)
-    data          its training data: a torch Dataset or DataLoader, or (X, y)
-    ids           a name for each record; None: the index of X where it is a frame with one, else 0, 1, …
-    head          "squared", "logistic" or "softmax"; None: read off the model and the targets
-    ridge         Λ of Σ loss + Λ/2 ‖θ‖²; None: read off the estimator, or from weight_decay
-    weight_decay  torch optimizers' λ on a mean loss
-    scores        names of scores; None: all that apply
-    trace         (epochs, n): the loss of each record after each epoch, for ``mean_trace`` and ``trace_iqr``
-    full_step     do not assume that the head is at a stationary point (see ``noshadow.score``)
+    model            torch Module, fitted scikit-learn estimator or Pipeline, or a LastLayer (then without data)
+    data             its training data: a torch Dataset or DataLoader, or (X, y)
+    ids              a name for each record; None: the index of X where it is a frame with one, else 0, 1, …
+    head             "squared", "logistic" or "softmax"; None: read off the model and the targets
+    ridge            Λ of Σ loss + Λ/2 ‖θ‖²; None: read off the estimator, or from weight_decay
+    weight_decay     torch optimizers' λ on a mean loss
+    loss             the loss that the model was trained with, by name or as a torch criterion
+    sample_weight    (n,) a weight per record that its loss was multiplied by, in the data's order
+    class_weight     a weight per class, likewise
+    label_smoothing  ε of a softmax trained on (1 − ε)·e_y + ε/m
+    layer, output    which linear layer, which of several outputs of a torch module to audit
+    scores           names of scores; None: all that apply
+    trace            (epochs, n): the loss of each record after each epoch, for ``mean_trace`` and ``trace_iqr``
+    full_step        do not assume that the head is at a stationary point (see ``noshadow.score``)
     """
-    found = extract(
-        model, data, head=head, ridge=ridge, weight_decay=weight_decay, batch_size=batch_size, progress=progress
-    )
-    layer = found.layer
-    names = _names(ids, found.index, layer.n)
+    objective = Objective(head, loss, ridge, weight_decay, sample_weight, class_weight, label_smoothing)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoshadowWarning)  # they are in the notes, and are given once, below
+        found = extract(model, data, objective, layer=layer, output=output, batch_size=batch_size, progress=progress)
+    names = _names(ids, found.index, found.layer.n)
     frame, diagnostics = score_with_diagnostics(
-        layer, scores, trace, full_step=full_step, memory=memory, progress=progress
+        found.layer, scores, trace, full_step=full_step, memory=memory, progress=progress
     )
-    notes = tuple(concerns(layer, diagnostics))
+    notes = (*found.notes, *found.layer.notes, *concerns(found.layer, diagnostics))
     for note in notes:
         warnings.warn(note, NoshadowWarning, stacklevel=2)
-    flagged = np.zeros(layer.n, dtype=bool)
+    flagged = np.zeros(found.layer.n, dtype=bool)
     flagged[list(diagnostics.flagged)] = True
-    table = pd.concat([pd.DataFrame({"id": names, **_targets(layer)}), frame], axis=1).assign(flagged=flagged)
+    table = pd.concat([pd.DataFrame({"id": names, **_targets(found)}), frame], axis=1).assign(flagged=flagged)
     ranking = next((name for name in _PREFERENCE if name in frame), str(frame.columns[0]))
-    metadata = _metadata(layer, diagnostics, found.source, ranking, full_step)
+    metadata = _metadata(found, diagnostics, ranking, full_step)
     return Audit(table, metadata, notes)
 
 
@@ -158,19 +169,21 @@ def _names(ids: Sequence[Any] | None, index: pd.Index[Any] | None, n: int) -> An
     return names.to_numpy()
 
 
-def _targets(layer: LastLayer) -> dict[str, Any]:
-    targets = layer.targets.cpu().numpy()
+def _targets(found: Extracted) -> dict[str, Any]:
+    targets = found.layer.targets.cpu().numpy() if found.labels is None else np.asarray(found.labels)
     if targets.ndim == 1 or targets.shape[1] == 1:
         return {"target": targets.reshape(-1)}
     return {f"target_{k}": targets[:, k] for k in range(targets.shape[1])}
 
 
-def _metadata(layer: LastLayer, diagnostics: Diagnostics, source: str, ranking: str, full_step: bool) -> dict[str, Any]:
+def _metadata(found: Extracted, diagnostics: Diagnostics, ranking: str, full_step: bool) -> dict[str, Any]:
+    layer = found.layer
     return {
         "noshadow": __version__,
         "torch": torch.__version__,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "model": source,
+        "model": found.source,
+        **found.facts,
         "head": layer.head,
         "records": layer.n,
         "features": layer.features.shape[1],

@@ -27,6 +27,9 @@ class LastLayer:
     ridge             Λ of the training objective  Σ loss + Λ/2 ‖θ‖²
     bias              the layer has a bias: a constant column is appended to the features
     penalize_bias     the ridge covers the bias too
+    coefficients      (n_columns, m) the layer's own parameters, one column an output, the bias last, where they are at
+                      hand: outputs = design · coefficients. None: worked out from the outputs where they are needed
+    notes             what was noticed about the arrays: a sentence each, with the remedy
 
     Arrays may be NumPy, torch (any device, any strides), pandas or nested lists. They are checked here, once:
     whatever passes can be scored.
@@ -39,6 +42,8 @@ class LastLayer:
     ridge: float = 0.0
     bias: bool = True
     penalize_bias: bool = True
+    coefficients: Tensor | None = None
+    notes: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -50,6 +55,7 @@ class LastLayer:
         *,
         bias: bool = True,
         penalize_bias: bool = True,
+        coefficients: Any = None,
     ) -> None:
         kind = get_head(head)
         x = as_floats(features, "features")
@@ -69,7 +75,8 @@ class LastLayer:
         y = _values(targets, n, z, x) if kind.name == "squared" else _classes(targets, n, z, kind)
         if not (isinstance(ridge, (int, float, np.floating, np.integer)) and 0 <= ridge < math.inf):
             raise InputError(f"ridge: expected a finite number ≥ 0, got {ridge!r}")
-        _warn_probabilities(z, y, kind)
+        notes = _concerns(z, y, kind)
+        theta = None if coefficients is None else _parameters(coefficients, p + int(bias), z)
         fields = {
             "features": x,
             "outputs": z,
@@ -78,9 +85,13 @@ class LastLayer:
             "ridge": float(ridge),
             "bias": bool(bias),
             "penalize_bias": bool(penalize_bias),
+            "coefficients": theta,
+            "notes": notes,
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)
+        for note in notes:
+            warnings.warn(note, NoshadowWarning, stacklevel=2)
 
     @property
     def kind(self) -> Head:
@@ -210,17 +221,28 @@ def _classes(targets: Any, n: int, z: Tensor, kind: Head) -> Tensor:
     return y.to(torch.int64)
 
 
-def _warn_probabilities(z: Tensor, y: Tensor, kind: Head) -> None:
+def _parameters(coefficients: Any, columns: int, z: Tensor) -> Tensor:
+    theta = as_floats(coefficients, "coefficients").to(device=z.device, dtype=torch.float64)
+    theta = theta.unsqueeze(1) if theta.ndim == 1 else theta
+    if tuple(theta.shape) != (columns, z.shape[1]):
+        raise InputError(
+            f"coefficients: expected shape ({columns}, {z.shape[1]}), a row per column of the design matrix (the bias "
+            f"last) and a column per output, got {tuple(theta.shape)}"
+        )
+    _require_finite(theta, "coefficients", "the model diverged")
+    return theta
+
+
+def _concerns(z: Tensor, y: Tensor, kind: Head) -> tuple[str, ...]:
     """Probabilities in the place of logits give plausible but wrong scores: say so."""
     if not kind.classifies or bool((z < 0).any()) or bool((z > 1).any()):
-        return
+        return ()
     sums_to_one = kind.name == "softmax" and bool(((z.sum(1) - 1).abs() < 5e-3).all())
     both_classes = kind.name == "logistic" and bool((y == 0).any()) and bool((y == 1).any())
-    if sums_to_one or both_classes:
-        warnings.warn(
-            "outputs: these look like probabilities (all within [0, 1]"
-            + (", rows sum to 1" if sums_to_one else "")
-            + "); noshadow needs logits. Pass the outputs of the last linear layer, before softmax or sigmoid",
-            NoshadowWarning,
-            stacklevel=3,
-        )
+    if not (sums_to_one or both_classes):
+        return ()
+    return (
+        "outputs: these look like probabilities (all within [0, 1]"
+        + (", rows sum to 1" if sums_to_one else "")
+        + "); noshadow needs logits. Pass the outputs of the last linear layer, before softmax or sigmoid",
+    )

@@ -1,5 +1,6 @@
 """Front doors: a model and its training data in, a LastLayer out."""
 
-from noshadow.extract.frontdoor import Extracted, extract
+from noshadow.extract.found import Extracted
+from noshadow.extract.frontdoor import extract
 
 __all__ = ["Extracted", "extract"]

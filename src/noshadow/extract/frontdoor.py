@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -10,58 +10,45 @@ import torch
 from sklearn.base import BaseEstimator
 
 from noshadow.errors import InputError
+from noshadow.extract.found import Extracted
 from noshadow.extract.sklearn import extract_sklearn
 from noshadow.extract.torch import extract_torch
 from noshadow.layer import LastLayer
-
-
-@dataclass(frozen=True)
-class Extracted:
-    """A layer, what the model is called in reports, and the records' own names where the data carry them."""
-
-    layer: LastLayer
-    source: str
-    index: pd.Index[Any] | None = None
+from noshadow.objective import Objective
 
 
 def extract(
     model: Any,
     data: Any = None,
+    objective: Objective | None = None,
     *,
-    head: str | None = None,
-    ridge: float | None = None,
-    weight_decay: float | None = None,
+    layer: str | None = None,
+    output: str | int | None = None,
     batch_size: int = 256,
     progress: bool | None = None,
 ) -> Extracted:
     """The last layer of a torch module, a scikit-learn estimator, or a LastLayer itself."""
+    objective = objective or Objective()
+    choices: dict[str, Any] = {"layer": layer, "output": output}
     if isinstance(model, LastLayer):
-        given = {"data": data, "head": head, "ridge": ridge, "weight_decay": weight_decay}
-        for name, value in given.items():
+        for name, value in {"data": data, **objective.stated(), **choices}.items():
             if value is not None:
                 raise InputError(f"{name}: a LastLayer already holds it; pass {name} to LastLayer, or leave it out")
         return Extracted(model, "LastLayer")
     if data is None:
         raise InputError("data: pass the training data, as a Dataset, a DataLoader or (X, y)")
     if isinstance(model, torch.nn.Module):
-        layer = extract_torch(
-            model,
-            data,
-            head=head,
-            ridge=ridge,
-            weight_decay=weight_decay,
-            batch_size=batch_size,
-            progress=progress,
-        )
+        found = extract_torch(model, data, objective, **choices, batch_size=batch_size, progress=progress)
     elif isinstance(model, BaseEstimator):
-        if weight_decay is not None:
-            raise InputError("weight_decay: it is a torch setting; scikit-learn estimators carry their own penalty")
-        layer = extract_sklearn(model, data, head=head, ridge=ridge)
+        for name, value in {"weight_decay": objective.weight_decay, **choices}.items():
+            if value is not None:
+                raise InputError(f"{name}: it is for torch modules; scikit-learn estimators carry their own")
+        found = extract_sklearn(model, data, objective)
     else:
         raise InputError(
             f"model: expected a torch Module, a scikit-learn estimator or a LastLayer, got {type(model).__name__}"
         )
-    return Extracted(layer, type(model).__name__, _index(data))
+    return found if found.index is not None else replace(found, index=_index(data))
 
 
 def _index(data: Any) -> pd.Index[Any] | None:

@@ -28,16 +28,17 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from noshadow.errors import InputError, NoshadowWarning, name_rows
+from noshadow.extract.found import Extracted
 from noshadow.layer import LastLayer
+from noshadow.objective import Objective
 
 Array = NDArray[Any]
 _SUPPORTED = "LinearRegression, Ridge, LogisticRegression, MLPClassifier, MLPRegressor, or a Pipeline ending in one"
 
 
-def extract_sklearn(
-    model: BaseEstimator, data: Any, *, head: str | None = None, ridge: float | None = None
-) -> LastLayer:
+def extract_sklearn(model: BaseEstimator, data: Any, objective: Objective) -> Extracted:
     """The last layer of a fitted estimator on its training data (X, y)."""
+    source, head, ridge = type(model).__name__, objective.head, objective.ridge
     if not (isinstance(data, (tuple, list)) and len(data) == 2):
         raise InputError("data: a scikit-learn model needs its training data as (X, y)")
     x, y = data
@@ -66,7 +67,7 @@ def extract_sklearn(
         raise InputError(f"model: {type(model).__name__} has no last linear layer that is known here; use {_SUPPORTED}")
     if head is not None and head != layer.head:
         raise InputError(f"head: {type(model).__name__} trains a {layer.head} head, not {head!r}; leave head out")
-    return layer if ridge is None else _with_ridge(layer, ridge)
+    return Extracted(layer if ridge is None else _with_ridge(layer, ridge), source)
 
 
 def _linear(model: LinearRegression, x: Array, y: Any) -> LastLayer:

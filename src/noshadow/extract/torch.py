@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
 
 from noshadow.errors import InputError
+from noshadow.extract.found import Extracted
 from noshadow.layer import LastLayer, as_tensor
+from noshadow.objective import Objective
 from noshadow.progress import progress_bar
 
 _LABEL_KEYS = ("labels", "label", "targets", "target", "y")
@@ -20,18 +22,19 @@ _LABEL_KEYS = ("labels", "label", "targets", "target", "y")
 def extract_torch(
     model: nn.Module,
     data: Any,
+    objective: Objective,
     *,
-    head: str | None = None,
-    ridge: float | None = None,
-    weight_decay: float | None = None,
+    layer: str | None = None,
+    output: str | int | None = None,
     batch_size: int = 256,
     progress: bool | None = None,
-) -> LastLayer:
+) -> Extracted:
     """One forward pass over the data in the dataset's order, in eval mode, without gradients.
 
     weight_decay λ, on a mean loss, becomes Λ = nλ (n q λ for q outputs, over which a mean squared error averages too);
     ridge gives Λ itself.
     """
+    head, ridge, weight_decay = objective.head, objective.ridge, objective.weight_decay
     if ridge is not None and weight_decay is not None:
         raise InputError("ridge, weight_decay: give one of them, Λ itself or the optimizer's λ")
     anchor = next(model.parameters(), torch.zeros(0))
@@ -59,7 +62,7 @@ def extract_torch(
         raise InputError("head: 'logistic' needs one logit, the model has two outputs; use head='softmax'")
     decay = 0.0 if weight_decay is None else float(weight_decay)
     per_record = z.shape[1] if kind == "squared" else 1
-    return LastLayer(
+    found = LastLayer(
         torch.cat(features),
         z,
         y,
@@ -67,6 +70,7 @@ def extract_torch(
         ridge=decay * len(y) * per_record if ridge is None else ridge,
         bias=linear.bias is not None,
     )
+    return Extracted(found, type(model).__name__)
 
 
 def _ordered(data: Any, batch_size: int, dtype: torch.dtype) -> tuple[Iterable[Any], int | None]:

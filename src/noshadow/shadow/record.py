@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from noshadow.errors import InputError
 from noshadow.extract.torch import extract_torch
 from noshadow.heads import get_head
+from noshadow.objective import Objective
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Recorder:
         return self._record.features and not isinstance(self._module, nn.Linear)
 
     def _snapshot(self) -> tuple[Tensor, Tensor]:
-        layer = extract_torch(self._module, self._data, head=self._head, progress=False)
+        layer = extract_torch(self._module, self._data, Objective(head=self._head), progress=False).layer
         return layer.features.float(), layer.outputs.float()
 
 

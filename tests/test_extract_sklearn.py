@@ -179,7 +179,7 @@ def test_what_cannot_be_audited_is_named(data):
         extract(model, x)
     with pytest.raises(InputError, match=r"data: pass the training data"):
         extract(model)
-    with pytest.raises(InputError, match=r"weight_decay: it is a torch setting"):
+    with pytest.raises(InputError, match=r"weight_decay: it is for torch modules"):
         extract(model, (x, y), Objective(weight_decay=0.1))
     with pytest.raises(InputError, match=r"model: expected a torch Module"):
         extract("model.pt", (x, y))

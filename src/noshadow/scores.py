@@ -3,7 +3,12 @@
 Notation, for record i with features x̃ (constant included), outputs z, target y: loss ℓ(z, y), output gradient
 g = ∂ℓ/∂z, output curvature W = ∂²ℓ/∂z², leverage block A = X̃ᵀH⁻¹X̃ with H the Hessian of the training objective
 Σ ℓ + Λ/2‖θ‖² over all records. Softmax quantities are taken in the complement of the all-classes-equal direction,
-where H is regular. Squared error is not halved: g = 2(ŷ − y), W = 2I.
+where H is regular. Squared error is not halved: g = 2(ŷ − y), W = 2I. Of several labels, each has its own H, g, W and
+A, and the record's score is the sum over its labels.
+
+Where records were weighted in training, its term of the objective is w ℓ: g' = w g and W' = w W take the place of g
+and W in H, in the leverage and in the step d = A(I − W'A)⁻¹g' that leaves the record out. The loss whose gap is taken
+is ℓ itself, without the weight: it is what an attacker sees. So are ``loss`` and the gradient norms.
 
 Every score is oriented so that bigger means more exposed.
 """
@@ -47,14 +52,24 @@ class Records:
     design: Tensor  # (c, P), features and constant
     outputs: Tensor  # (c, m)
     targets: Tensor  # (c,) or (c, q)
-    block: Tensor | None = None  # A: (c,) or (c, r, r)
+    block: Tensor | None = None  # A: (c, k), k = 1 or one per label, or (c, r, r)
     leftover: Tensor | None = None  # x̃ᵀH⁻¹G, (c, r or q): zero where the head is taken as stationary
     trace: Tensor | None = None  # loss after each epoch, (c, epochs), in the precision and on the device it came in
+    trained: Head | None = None  # the loss that the weights multiply; None: that of the head
+    weights: Tensor | None = None  # (c, 1), or (c, k) for k labels; None: all 1
 
     @cached_property
     def gradient(self) -> Tensor:
         """g in reduced coordinates, (c, r or q)."""
         return self.head.reduce(self.head.gradient(self.outputs, self.targets))
+
+    @cached_property
+    def pull(self) -> Tensor:
+        """g', the gradient of the record's term of the objective, in reduced coordinates, (c, r or q)."""
+        g = self.gradient
+        if self.trained is not None:
+            g = self.head.reduce(self.trained.gradient(self.outputs, self.targets))
+        return g if self.weights is None else self.weights * g
 
     @cached_property
     def leverage_block(self) -> Tensor:
@@ -65,23 +80,29 @@ class Records:
 
     @cached_property
     def curvature(self) -> Tensor:
-        """W in reduced coordinates, (c,) or (c, r, r)."""
+        """W' of the record's term of the objective in reduced coordinates, (c, k) or (c, r, r)."""
         packed = self.head.packed_curvature(self.outputs)
+        packed = packed if self.weights is None else self.weights * packed
         width = self.head.width(self.outputs.shape[1])
-        return packed.squeeze(1) if width == 1 else unpack(packed, width)
+        return packed if width == 1 else unpack(packed, width)
 
     @cached_property
     def first_order_shift(self) -> Tensor:
-        """A g: how the outputs move, to first order, when the record is taken out, (c, r or q)."""
-        a, g = self.leverage_block, self.gradient
-        return a.unsqueeze(1) * g if a.ndim == 1 else (a @ g.unsqueeze(2)).squeeze(2)
+        """A g': how the outputs move, to first order, when the record is taken out, (c, r or q)."""
+        a, g = self.leverage_block, self.pull
+        return a * g if a.ndim == 2 else (a @ g.unsqueeze(2)).squeeze(2)
+
+    @cached_property
+    def own_fit(self) -> Tensor:
+        """W'A of each label or of the one number that all outputs share, (c, k): rounding must not carry it past 1."""
+        return (self.curvature * self.leverage_block).clamp(max=1.0)
 
     @cached_property
     def leverage(self) -> Tensor:
-        """tr(WA), or the one number WA for width 1, (c,); rounding must not carry it out of its range."""
+        """tr(W'A), or the one number W'A for width 1, (c,); rounding must not carry it out of its range."""
         a, w = self.leverage_block, self.curvature
-        if a.ndim == 1:
-            return (w * a).clamp(max=1.0)
+        if a.ndim == 2:
+            return self.own_fit.sum(1)
         trace: Tensor = torch.linalg.vecdot(w.flatten(1), a.flatten(1))
         return trace.clamp(min=0.0, max=float(a.shape[-1]))
 
@@ -94,11 +115,11 @@ class Records:
 
     @cached_property
     def removal(self) -> tuple[Tensor, Tensor]:
-        """d = (I − AW)⁻¹(Ag − leftover), the output shift of a Newton step without the record, and a flag for h ≈ 1."""
+        """d = (I − AW')⁻¹(Ag' − leftover), the output shift of a Newton step without the record; a flag for h ≈ 1."""
         start = self.first_order_shift if self.leftover is None else self.first_order_shift - self.leftover
-        if self.leverage_block.ndim == 1:
-            room = 1.0 - self.leverage
-            return start / room.clamp(min=LEVERAGE_FLOOR).unsqueeze(1), room < LEVERAGE_FLOOR
+        if self.leverage_block.ndim == 2:
+            room = 1.0 - self.own_fit
+            return start / room.clamp(min=LEVERAGE_FLOOR), (room < LEVERAGE_FLOOR).any(1)
         return _matrix_removal(self.leverage_block, self.curvature, start)
 
 
@@ -129,17 +150,18 @@ def _matrix_removal(a: Tensor, w: Tensor, start: Tensor) -> tuple[Tensor, Tensor
 
 
 def loss(records: Records) -> Tensor:
-    """ℓ(z, y): how badly the record fits. Nats for classification, squared target units for regression."""
+    """ℓ(z, y): how badly the record fits. Nats for classification, squared target units for regression.
+    Smoothed labels are in it, sample and class weights are not."""
     return records.head.loss(records.outputs, records.targets)
 
 
 def gradient_norm(records: Records) -> Tensor:
-    """‖∇_θ ℓ‖ = ‖g‖·‖x̃‖: length of the record's gradient in the last layer's parameters."""
+    """‖∇_θ ℓ‖ = ‖g‖·‖x̃‖: length of the record's gradient in the last layer's parameters, without weights."""
     return output_gradient_norm(records) * records.design.square().sum(1).sqrt()
 
 
 def output_gradient_norm(records: Records) -> Tensor:
-    """‖g‖: length of the record's gradient in the outputs."""
+    """‖g‖: length of the record's gradient in the outputs, without weights."""
     return records.head.gradient(records.outputs, records.targets).square().sum(1).sqrt()
 
 
@@ -149,26 +171,28 @@ def entropy(records: Records) -> Tensor:
 
 
 def leverage(records: Records) -> Tensor:
-    """h = WA (squared error: x̃ᵀ(X̃ᵀX̃ + Λ/2)⁻¹x̃; logistic: w x̃ᵀH⁻¹x̃), tr(WA) for softmax: how much of its own fit
-    the record decides. 0 … 1; 0 … m−1 for softmax."""
+    """h = W'A (squared error: x̃ᵀ(X̃ᵀX̃ + Λ/2)⁻¹x̃; logistic: σ(z)σ(−z) x̃ᵀH⁻¹x̃), tr(W'A) for softmax, the sum over
+    labels: how much of its own fit the record decides. 0 … 1; 0 … m−1 for softmax; 0 … m for m labels."""
     return records.leverage
 
 
 def influence(records: Records) -> Tensor:
-    """IF = gᵀAg: the loss gap without the record, to first order (squared error: 2e²h; logistic: (y−p)²h/w)."""
-    return (records.gradient * records.first_order_shift).sum(1).clamp(min=0.0)  # A is semi-definite up to rounding
+    """IF = gᵀAg': the loss gap without the record, to first order (squared error: 2e²h; logistic: (y−p)²h/w)."""
+    gap = (records.gradient * records.first_order_shift).sum(1)
+    return gap.clamp(min=0.0) if records.trained is None else gap  # A is semi-definite up to rounding, and g' ∝ g
 
 
 def newton(records: Records) -> Tensor:
-    """NS = gᵀA(I − WA)⁻¹g: the loss, linearised, after a Newton step without the record (squared error: 2e²h/(1−h)).
-    With the full step it is gᵀ(I − AW)⁻¹(Ag − x̃ᵀH⁻¹G), which does not assume a stationary head."""
+    """NS = gᵀA(I − W'A)⁻¹g': the loss, linearised, after a Newton step without the record (squared error: 2e²h/(1−h)).
+    With the full step it is gᵀ(I − AW')⁻¹(Ag' − x̃ᵀH⁻¹G), which does not assume a stationary head."""
     gap = (records.gradient * records.removal[0]).sum(1)
-    # at a stationary point the correction is a semi-definite form: rounding must not turn it negative
-    return torch.maximum(gap, influence(records)) if records.leftover is None else gap
+    # at a stationary point, and for g' ∝ g, the correction is a semi-definite form: rounding must not make it negative
+    definite = records.leftover is None and records.trained is None
+    return torch.maximum(gap, influence(records)) if definite else gap
 
 
 def leave_one_out(records: Records) -> Tensor:
-    """ℓ(z + d, y) − ℓ(z, y), d = A(I − WA)⁻¹g: the loss at the leave-one-out outputs minus the training loss.
+    """ℓ(z + d, y) − ℓ(z, y), d = A(I − W'A)⁻¹g': the loss at the leave-one-out outputs minus the training loss.
     Exact for squared error, e²/(1−h)² − e²; one Newton step otherwise."""
     shift = records.head.expand(records.removal[0])
     return records.head.loss_change(records.outputs, records.targets, shift)
@@ -286,7 +310,7 @@ def score_with_diagnostics(
             for name, column in columns.items():
                 column[rows] = SCORES[name].compute(records)
             if curvature:
-                influence_sum += float(influence(records).sum())
+                influence_sum += float((records.pull * records.first_order_shift).sum())
                 flagged += (records.removal[1].nonzero().flatten() + rows.start).tolist()
             advance(rows.stop - rows.start)
     frame = pd.DataFrame({name: column.numpy() for name, column in columns.items()})
@@ -394,8 +418,17 @@ def _chunks(
     """All records in order, a chunk at a time, with their leverage blocks where there is a curvature."""
 
     def records(rows: slice, block: Tensor | None = None, leftover: Tensor | None = None) -> Records:
-        trace = None if losses is None else losses[:, rows].T
-        return Records(layer.kind, layer.design(rows), layer.outputs[rows], layer.targets[rows], block, leftover, trace)
+        return Records(
+            head=layer.kind,
+            design=layer.design(rows),
+            outputs=layer.outputs[rows],
+            targets=layer.targets[rows],
+            block=block,
+            leftover=leftover,
+            trace=None if losses is None else losses[:, rows].T,
+            trained=None if layer.trained is layer.kind else layer.trained,
+            weights=None if layer.weights is None else layer.weights[rows],
+        )
 
     if curvature is None:
         for rows in layer.chunks(_PLAIN_CHUNK):

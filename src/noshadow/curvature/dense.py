@@ -5,6 +5,8 @@ reduced output coordinates (``noshadow.heads``), and D the penalty,
 
     H  = Σᵢ x̃ᵢx̃ᵢᵀ ⊗ Wᵢ + D ⊗ I,        Aᵢ = (x̃ᵢᵀ ⊗ I) H⁻¹ (x̃ᵢ ⊗ I),        G = Σᵢ x̃ᵢgᵢᵀ + D Θ.
 
+Wᵢ and gᵢ are those of the record's term of the objective: its weight is in them. Independent labels have an H each.
+
 Aᵢ is the leverage block of record i. G is zero at a stationary point of the objective; ``leftover`` is x̃ᵢᵀH⁻¹G, the
 output shift of the Newton step that would get there, and ``decrement`` is √⟨G, H⁻¹G⟩.
 
@@ -42,7 +44,7 @@ class Blocks(NamedTuple):
 
     rows: slice
     block: Tensor
-    """A, (c,) for width 1 and (c, r, r) otherwise."""
+    """A, (c, 1) for width 1, (c, m) for m labels and (c, r, r) otherwise."""
     leftover: Tensor
     """x̃ᵀH⁻¹G, (c, r or q)."""
 
@@ -60,8 +62,8 @@ class DenseCurvature:
     linearity: float
     """‖outputs − best linear function of the features‖ / ‖outputs − mean‖: 0 for the inputs of a linear layer."""
     _whitening: Whitening
-    _inverse: Tensor
-    _forms: QuadraticForms
+    _inverses: list[Tensor]
+    _forms: list[QuadraticForms]
     _newton: Tensor
 
     @property
@@ -72,24 +74,24 @@ class DenseCurvature:
     @property
     def width(self) -> int:
         """Coupled output coordinates r: blocks are numbers for r = 1 and r × r matrices otherwise."""
-        return self._forms.r
+        return self._forms[0].r
 
     def blocks(self) -> Iterator[Blocks]:
         """The leverage blocks of all records, in order, a manageable number at a time."""
-        batch = max(1, _BLOCK_BYTES // (8 * self.width**2))
+        batch = max(1, _BLOCK_BYTES // (8 * len(self._forms) * self.width**2))
         for rows in self.layer.chunks(self.chunk):
             x = self.layer.design(rows) @ self._whitening.transform
-            packed, leftover = self._forms(x), x @ self._newton
+            packed, leftover = torch.cat([form(x) for form in self._forms], dim=1), x @ self._newton
             for start in range(0, len(x), batch):
                 part = slice(start, min(start + batch, len(x)))
                 block = packed[part]
-                block = block.squeeze(1).clamp(min=0.0) if self.width == 1 else unpack(block, self.width)
+                block = block.clamp(min=0.0) if self.width == 1 else unpack(block, self.width)
                 yield Blocks(slice(rows.start + part.start, rows.start + part.stop), block, leftover[part])
 
     def solve(self, gradient: Tensor) -> Tensor:
         """H⁻¹ (H⁺ where H is singular) applied to a gradient with respect to Θ, (n_columns, m) → (n_columns, m)."""
         kind, transform = self.layer.kind, self._whitening.transform
-        solution = _apply(self._inverse, transform.T @ kind.reduce(gradient), self.width)
+        solution = _apply(self._inverses, transform.T @ kind.reduce(gradient), self.width)
         return transform @ kind.expand(solution)
 
 
@@ -102,7 +104,7 @@ def dense_curvature(
     whitening = whiten(layer, chunk)
     advance(layer.n)
     rank = whitening.rank
-    total = KroneckerSum(rank, width, layer.outputs)
+    totals = [KroneckerSum(rank, width, layer.outputs) for _ in range(layer.kind.parts(layer.n_outputs))]
     gradient = torch.zeros_like(whitening.coefficients)
     refinement = torch.zeros_like(whitening.coefficients)
     mean = layer.kind.reduce(layer.outputs.mean(0))
@@ -110,8 +112,12 @@ def dense_curvature(
     for rows in layer.chunks(chunk):
         x = layer.design(rows) @ whitening.transform
         z, y = layer.outputs[rows], layer.targets[rows]
-        total.add(x, layer.kind.packed_curvature(z))
-        gradient.addmm_(x.T, layer.kind.reduce(layer.kind.gradient(z, y)))
+        packed, pull = layer.kind.packed_curvature(z), layer.kind.reduce(layer.trained.gradient(z, y))
+        if layer.weights is not None:
+            packed, pull = layer.weights[rows] * packed, layer.weights[rows] * pull
+        for total, part in zip(totals, torch.split(packed, packed_size(width), dim=1), strict=True):
+            total.add(x, part)
+        gradient.addmm_(x.T, pull)
         reduced = layer.kind.reduce(z)
         residual = reduced - x @ whitening.coefficients
         refinement.addmm_(x.T, residual)
@@ -119,16 +125,19 @@ def dense_curvature(
         spread += float((reduced - mean).square().sum())
         advance(rows.stop - rows.start)
 
-    hessian = total.matrix()
-    del total
     penalty = whitening.penalty
-    blocks = hessian.view(width, rank, width, rank)
-    for a in range(width):
-        blocks[a, :, a] += penalty
-    inverse, null = psd_inverse(hessian)
-    del hessian, blocks
+    inverses, null = [], 0
+    while totals:
+        hessian = totals.pop(0).matrix()
+        blocks = hessian.view(width, rank, width, rank)
+        for a in range(width):
+            blocks[a, :, a] += penalty
+        inverse, vanishing = psd_inverse(hessian)
+        del hessian, blocks
+        inverses.append(inverse)
+        null += vanishing
     gradient += penalty @ (whitening.coefficients + refinement)
-    newton = _apply(inverse, gradient, width)
+    newton = _apply(inverses, gradient, width)
     misfit = max(0.0, misfit - float(refinement.square().sum()))
     return DenseCurvature(
         layer=layer,
@@ -137,14 +146,17 @@ def dense_curvature(
         decrement=math.sqrt(max(0.0, float((gradient * newton).sum()))),
         linearity=math.sqrt(misfit / spread) if spread > 0 else 0.0,
         _whitening=whitening,
-        _inverse=inverse,
-        _forms=QuadraticForms(inverse, rank, width),
+        _inverses=inverses,
+        _forms=[QuadraticForms(inverse, rank, width) for inverse in inverses],
         _newton=newton,
     )
 
 
-def _apply(inverse: Tensor, columns: Tensor, width: int) -> Tensor:
-    """Apply (r·k, r·k) to (k, r), outputs major; for width 1 the one k × k matrix serves every column."""
+def _apply(inverses: list[Tensor], columns: Tensor, width: int) -> Tensor:
+    """Apply (r·k, r·k) to (k, r), outputs major; for width 1 one k × k matrix serves every column, or each its own."""
+    if len(inverses) > 1:
+        return torch.stack([own @ column for own, column in zip(inverses, columns.T, strict=True)], dim=1)
+    (inverse,) = inverses
     if width == 1:
         return inverse @ columns
     return (inverse @ columns.T.reshape(-1)).reshape(width, -1).T.contiguous()
@@ -153,8 +165,8 @@ def _apply(inverse: Tensor, columns: Tensor, width: int) -> Tensor:
 def _chunk_rows(layer: LastLayer, width: int, memory: float) -> int:
     """Rows a chunk so that matrices and chunk stay within the budget."""
     columns, m = layer.n_columns, layer.n_outputs
-    parameters = columns * width
-    fixed = 8.0 * (4 * parameters**2 + 2 * packed_size(columns) * packed_size(width))
+    parameters, parts = columns * width, layer.kind.parts(m)
+    fixed = 8.0 * parts * (4 * parameters**2 + 2 * packed_size(columns) * packed_size(width))
     row = 8.0 * (8 * columns + 8 * m + 4 * packed_size(width))
     fixed += 6.0 * min(_BLOCK_BYTES, 8 * layer.n * width**2)
     if not memory > 0:
@@ -162,8 +174,9 @@ def _chunk_rows(layer: LastLayer, width: int, memory: float) -> int:
     left = memory * GIB - fixed
     if left < row:
         raise InputError(
-            f"memory: the exact Hessian of this head has {parameters:,} × {parameters:,} entries "
-            f"({columns:,} columns × {width:,} outputs) and needs about {(fixed + row) / GIB:.1f} GiB, the budget is "
+            f"memory: the exact Hessian of this head has {f'{parts:,} × ' if parts > 1 else ''}{parameters:,} × "
+            f"{parameters:,} entries ({columns:,} columns × {max(width, parts):,} outputs) and needs about "
+            f"{(fixed + row) / GIB:.1f} GiB, the budget is "
             f"{memory:g} GiB; pass a larger memory=, or reduce the features (e.g. PCA) or the number of classes"
         )
     widest = 8 * max(columns, m, packed_size(width))

@@ -12,8 +12,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from noshadow.errors import InputError
 from noshadow.extract.found import Extracted
+from noshadow.extract.guess import guess_head
 from noshadow.layer import LastLayer, as_tensor
-from noshadow.objective import Objective
+from noshadow.objective import Objective, ridge_of_weight_decay
 from noshadow.progress import progress_bar
 
 _LABEL_KEYS = ("labels", "label", "targets", "target", "y")
@@ -31,12 +32,8 @@ def extract_torch(
 ) -> Extracted:
     """One forward pass over the data in the dataset's order, in eval mode, without gradients.
 
-    weight_decay λ, on a mean loss, becomes Λ = nλ (n q λ for q outputs, over which a mean squared error averages too);
-    ridge gives Λ itself.
+    weight_decay λ, on a mean loss, becomes Λ = nλ and the like (``ridge_of_weight_decay``); ridge gives Λ itself.
     """
-    head, ridge, weight_decay = objective.head, objective.ridge, objective.weight_decay
-    if ridge is not None and weight_decay is not None:
-        raise InputError("ridge, weight_decay: give one of them, Λ itself or the optimizer's λ")
     anchor = next(model.parameters(), torch.zeros(0))
     device = anchor.device
     loader, total = _ordered(data, batch_size, anchor.dtype)
@@ -57,18 +54,17 @@ def extract_torch(
     if linear is None:
         raise InputError("data: it has no records")
     y, z = torch.cat(targets), torch.cat(outputs)
-    kind = head or _guess_head(z, y)
-    if kind == "logistic" and z.shape[1] == 2:
-        raise InputError("head: 'logistic' needs one logit, the model has two outputs; use head='softmax'")
-    decay = 0.0 if weight_decay is None else float(weight_decay)
-    per_record = z.shape[1] if kind == "squared" else 1
+    kind = guess_head(z, y, objective)
     found = LastLayer(
         torch.cat(features),
         z,
         y,
         head=kind,
-        ridge=decay * len(y) * per_record if ridge is None else ridge,
+        ridge=ridge_of_weight_decay(objective, kind, z, y) if objective.ridge is None else objective.ridge,
         bias=linear.bias is not None,
+        sample_weight=objective.sample_weight,
+        class_weight=objective.class_weight,
+        label_smoothing=objective.label_smoothing or 0.0,
     )
     return Extracted(found, type(model).__name__)
 
@@ -218,10 +214,3 @@ def _head_call(calls: list[tuple[nn.Module, Tensor, Tensor]], linear: nn.Linear,
             "one feature vector a record (models that predict a token or pixel at a time are not supported)"
         )
     return x, z
-
-
-def _guess_head(outputs: Tensor, targets: Tensor) -> str:
-    """softmax for several outputs and whole-number targets, logistic for one output and 0/1 targets, else squared."""
-    if outputs.shape[1] > 1:
-        return "softmax" if targets.ndim == 1 and not targets.is_floating_point() else "squared"
-    return "logistic" if bool(((targets == 0) | (targets == 1)).all()) else "squared"

@@ -78,7 +78,7 @@ def test_a_final_activation_is_seen_through(last, data):
     a, b = layer_of(plain, data), layer_of(nn.Sequential(plain, last), data)
     torch.testing.assert_close(a.outputs, b.outputs)
     sigmoid = nn.Sequential(network(1), nn.Sigmoid(), nn.Flatten(0))
-    layer = layer_of(sigmoid, TensorDataset(data.tensors[0], (data.tensors[1] > 1).float()))
+    layer = layer_of(sigmoid, TensorDataset(data.tensors[0], (data.tensors[1] > 1).float()), loss="bce")
     assert layer.head == "logistic"
     torch.testing.assert_close(torch.sigmoid(layer.outputs[:, 0]).float(), sigmoid.eval()(data.tensors[0]).detach())
 
@@ -198,7 +198,9 @@ def test_head_and_ridge(data):
     values = torch.randn(53, 4)
     assert layer_of(network(), TensorDataset(x, values)).head == "squared"
     assert layer_of(network(1), TensorDataset(x, values[:, :1])).head == "squared"
-    assert layer_of(network(1), TensorDataset(x, y % 2)).head == "logistic"
+    with pytest.raises(InputError, match=r"head: .* 0/1 and the model has one output; pass head='logistic'"):
+        layer_of(network(1), TensorDataset(x, y % 2))
+    assert layer_of(network(1), TensorDataset(x, y % 2), loss=nn.BCEWithLogitsLoss()).head == "logistic"
     assert layer_of(network(1), TensorDataset(x, y % 2), head="squared").head == "squared"
     assert not layer_of(network(bias=False), data).bias
     assert layer_of(network(), data, weight_decay=0.01).ridge == pytest.approx(0.53)

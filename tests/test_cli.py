@@ -88,7 +88,7 @@ def test_score_reads_a_trace(archive, tmp_path):
 def test_failures_say_what_and_exit_with_three(archive, tmp_path):
     cases = {
         (tmp_path / "none.npz",): "does not exist",
-        (archive, "--head", "logistic"): "one logit a record",
+        (archive, "--head", "logistic"): "4 logistic outputs need 0/1 targets",
         (archive, "--ridge", "-1"): "ridge: expected a finite number",
         (archive, "-o", tmp_path / "s.txt"): "must end in .parquet or .csv",
     }

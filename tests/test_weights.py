@@ -237,9 +237,10 @@ def test_what_weights_mean():
     np.testing.assert_allclose(by_class, by_name, rtol=1e-12)
     # the scale of the objective is nobody's business
     options = {"class_weight": w, "label_smoothing": 0.2}
-    one = score(LastLayer(x, z, y, ridge=1.0, sample_weight=s, **options))
-    ten = score(LastLayer(x, z, y, ridge=10.0, sample_weight=10 * s, **options))
+    one, found = score_with_diagnostics(LastLayer(x, z, y, ridge=1.0, sample_weight=s, **options))
+    ten, again = score_with_diagnostics(LastLayer(x, z, y, ridge=10.0, sample_weight=10 * s, **options))
     np.testing.assert_allclose(one, ten, rtol=1e-9)
+    assert again.stationarity == pytest.approx(found.stationarity, rel=1e-9)
     assert "sample_weight, class_weight, label_smoothing=0.2" in repr(LastLayer(x, z, y, sample_weight=s, **options))
 
 

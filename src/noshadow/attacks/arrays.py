@@ -88,6 +88,15 @@ def attackable(inside: Tensor, fewest_in: int = 1, fewest_out: int = 1, remedy: 
     return known
 
 
+def require_variety(values: Tensor, name: str, what: str) -> None:
+    """An error where a statistic is one and the same number for all models and records: nothing is told apart by it."""
+    if bool((values == values.flatten()[0]).all()):
+        raise InputError(
+            f"{name}: {what} is the same for all models and records, {float(values.flatten()[0]):g}; "
+            "they are constant, or too small or too large for it to differ in floating point"
+        )
+
+
 def models_in(inside: Tensor) -> Tensor:
     """How many of the models have each record, (N,); by NumPy, which counts booleans ten times faster."""
     return torch.from_numpy(to_numpy(inside).sum(0)).to(inside.device)

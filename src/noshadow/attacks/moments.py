@@ -37,8 +37,7 @@ def units(values: Tensor) -> Tensor:
     for columns in column_chunks(n_records, n_models):
         part = values[:, columns].to(torch.float64)
         half = part.amax(0) / 2.0 - part.amin(0) / 2.0  # the range itself may overflow
-        exponent = torch.frexp(half).exponent.clamp(-1000, 1000)
-        unit[columns] = torch.ldexp(torch.ones_like(half), exponent)
+        unit[columns] = torch.exp2(torch.frexp(half).exponent.clamp(-1000, 1000).to(torch.float64))
     return unit
 
 

@@ -30,6 +30,7 @@ from noshadow.attacks.arrays import (
     column_chunks,
     one_thread,
     require_choice,
+    require_variety,
     to_numpy,
 )
 from noshadow.attacks.counterpart import counterparts
@@ -90,6 +91,7 @@ def rmia(
         options: Any = {"variant": variant, "gamma": gamma, "a": a, "temperature": temperature, "scale": scale}
         return undecided_elsewhere(rmia(x[:, known], inside[:, known], z, **options), known, inside)
     ratios = _log_ratios(x, inside, online, a, logit, temperature)
+    require_variety(ratios[0], "signal", f"the likelihood ratio at temperature {temperature:g}")
     if z is None:
         scores = [_dominated_in_pool(ratio, math.log(gamma)) for ratio in ratios]
     else:

@@ -43,7 +43,7 @@ from noshadow.errors import InputError
 from noshadow.heads import Head
 
 TOP = 5  # sorted log-probabilities that are read; φ and the entropy sum up the rest
-LARGEST = 1e30  # features beyond it, all of them or any, are no numbers for single precision
+LARGEST = 1e30  # features beyond it are no numbers for single precision
 FEW = 40  # a class with fewer rows of either kind in the sample borrows the classifier of all classes
 
 
@@ -143,13 +143,15 @@ def _features(z: Tensor, y: Tensor, kind: Head) -> Floats:
             rest = [loss.clamp_min(torch.finfo(loss.dtype).tiny).log(), part - truth, part]
         parts.append(torch.cat([loss, *rest], -1))
     features = torch.cat(parts, 1)
-    largest = features.abs().amax((0, 1))
-    if float(largest.max()) > LARGEST or float(largest.max()) < 1.0 / LARGEST:
+    if float(features.abs().max()) > LARGEST:
         raise InputError(
-            f"outputs: what the classifiers read of them is as large as {float(largest.max()):g}; divide outputs "
-            "(and targets, for squared error) by a number that brings it near 1"
+            f"outputs: what the classifiers read of them is as large as {float(features.abs().max()):g}; divide "
+            "outputs (and targets, for squared error) by a number that brings it near 1"
         )
-    return to_numpy(features.to(torch.float32))
+    single = features.to(torch.float32)
+    if bool((single == single[0, 0]).all()):
+        raise InputError("outputs: nothing that the classifiers read of them differs between models or records")
+    return to_numpy(single)
 
 
 def _draw(

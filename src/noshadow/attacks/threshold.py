@@ -11,7 +11,15 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from noshadow.attacks.arrays import as_membership, attackable, column_chunks, one_thread, require_choice, require_finite
+from noshadow.attacks.arrays import (
+    as_membership,
+    attackable,
+    column_chunks,
+    one_thread,
+    require_choice,
+    require_finite,
+    require_variety,
+)
 from noshadow.attacks.result import AttackResult, calibrate, conclude, undecided_elsewhere
 from noshadow.attacks.signal import check_outputs, outputs_and_targets, require_squarable
 from noshadow.errors import InputError
@@ -69,6 +77,7 @@ def threshold(
     if norms is not None:
         score *= norms
         require_finite(score, "feature_norms")
+    require_variety(score, "outputs", f"the {statistic}")
     if statistic != "class_loss":
         return conclude(f"threshold {statistic}", inside, score, score)
     shifted = score.expand(2, -1, -1).clone()

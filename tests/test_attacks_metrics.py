@@ -13,7 +13,7 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score, roc_curve
 
 from noshadow import attacks
 from noshadow.errors import InputError
-from tests.attack_definitions import half_splits
+from tests.attack_definitions import balanced_rates, half_splits
 
 INSIDE, OUTSIDE = np.arange(100) + 9.5, np.arange(100)
 SCORES = np.r_[INSIDE, OUTSIDE]
@@ -116,8 +116,17 @@ def test_result_summary_is_its_parts():
     assert list(result.table["success_rate"]) == list(result.success_rate)
     assert result.table["models_in"].tolist() == membership.sum(0).tolist()
     assert "models=12, records=40" in repr(result)
-    halves = 24 * result.success_rate
-    np.testing.assert_array_equal(result.success_rate, np.round(halves) / 24)  # equal shares, equal bits
+    np.testing.assert_allclose(result.success_rate, balanced_rates(result.decisions > 0, membership), rtol=1e-14)
+
+
+def test_where_the_sides_are_equal_the_balanced_rate_is_the_plain_one():
+    """To the bit: of 12 models it is a multiple of 1/12, and records that tied still tie."""
+    rng = np.random.default_rng(10)
+    membership = np.stack([rng.permutation(12) < 6 for _ in range(200)], 1)
+    result = attacks.lira(rng.normal(size=membership.shape) + membership, membership)
+    right = (result.decisions > 0) == membership
+    np.testing.assert_array_equal(result.success_rate, right.sum(0) / 12)
+    assert len(np.unique(result.success_rate)) <= 13
 
 
 class TestEpsilonLowerBound:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +18,7 @@ from noshadow import shadow
 from noshadow.attacks import AttackResult
 from noshadow.attacks.named import Options, run_attack
 from noshadow.commands.output import explained_errors, print_json
-from noshadow.errors import InputError
+from noshadow.errors import InputError, NoshadowWarning
 from noshadow.tables import save_table
 
 RATES = (0.01, 0.001, 0.0001)
@@ -34,10 +36,15 @@ def attack(
     store: Annotated[Path, typer.Argument(help="The directory of a shadow study.", exists=True, file_okay=False)],
     name: Annotated[AttackName, typer.Option("--attack", "-a", help="The attack.")] = AttackName.lira,
     variant: Annotated[
-        str | None, typer.Option(help="lira: online, offline or offline_two_sided; rmia: online or offline.")
+        str | None,
+        typer.Option(help="lira: online, offline or offline_two_sided; rmia: online or offline. Default: online."),
     ] = None,
-    variance: Annotated[str, typer.Option(help="lira: auto, per_sample or fixed.")] = "auto",
-    signal: Annotated[str | None, typer.Option(help="lira, squared error: loss, log_loss or signed_residual.")] = None,
+    variance: Annotated[
+        str | None, typer.Option(help="lira: auto (per_sample from 24 models on), per_sample or fixed. Default: auto.")
+    ] = None,
+    signal: Annotated[
+        str | None, typer.Option(help="lira, squared error: loss, log_loss or signed_residual. Default: loss.")
+    ] = None,
     folds: Annotated[
         int | None,
         typer.Option(help="shokri: deal the models into so many folds. Default: one a model, the slowest and best."),
@@ -56,22 +63,38 @@ def attack(
 ) -> None:
     """Attack every model of a study with the others as references; print the table, save a row per record.
 
-    STORE is the directory of a shadow.Study that has been run. A record's success rate is the share of the models
-    for which the attack tells rightly whether the record was in the training half; 0.5 is guessing.
+    STORE is the directory of a shadow.Study that has been run. A record's success rate is how often the attack tells
+    rightly whether the record was in the training half, the mean of the models with it and of those without; 0.5 is
+    guessing.
 
     Example: noshadow attack study/ --attack rmia -o rmia.parquet
     """
     with explained_errors():
         study = shadow.load(store, partial=partial)
-        options = Options(name.value, variant, variance, signal, folds)
-        result = run_attack(study.outputs, study.membership, _targets(study, targets), _head(study, head), options)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", NoshadowWarning)
+            try:
+                options = Options(name.value, variant, variance, signal, folds)
+                truth, kind = _targets(study, targets), _head(study, head)
+                result = run_attack(study.outputs, study.membership, truth, kind, options)
+            except InputError as error:
+                raise InputError(_option_names(str(error))) from None
+        told = [_option_names(str(one.message)) for one in caught if issubclass(one.category, NoshadowWarning)]
+        notes = list(dict.fromkeys(told))
         table = per_record(result)
         facts = {"attack": result.attack, "models": len(result.scores), "records": len(table), **_summary(result)}
         saved = save_table(table, facts, output or Path(f"noshadow-{name.value}.parquet"), "output")
         if as_json:
-            print_json({**facts, "top": _top(table, top).to_dict("records"), "saved": str(saved)})
+            print_json({**facts, "notes": notes, "top": _top(table, top).to_dict("records"), "saved": str(saved)})
         else:
-            _show(facts, _top(table, top), saved)
+            _show(facts, notes, _top(table, top), saved)
+
+
+def _option_names(message: str) -> str:
+    """The message with options of this command in place of arguments: ``--signal``, ``--variance fixed``."""
+    message = re.sub(r"^(attack|variant|variance|folds|targets|head)(?=: )", r"--\1", message)
+    message = re.sub(r"^signal(?=: ('\w*' is not one of|an option of))", "--signal", message)  # not the array's faults
+    return re.sub(r"\b(variant|variance|signal|folds)='?(\w+)'?", r"--\1 \2", message)
 
 
 def per_record(result: AttackResult) -> pd.DataFrame:
@@ -118,7 +141,7 @@ def _top(table: pd.DataFrame, count: int) -> pd.DataFrame:
     return top
 
 
-def _show(facts: dict[str, Any], top: pd.DataFrame, saved: Path) -> None:
+def _show(facts: dict[str, Any], notes: list[str], top: pd.DataFrame, saved: Path) -> None:
     console = Console()
     title = f"{facts['attack']}: {facts['models']} models, {facts['records']:,} records"
     console.print(title, style="bold", highlight=False)
@@ -133,4 +156,6 @@ def _show(facts: dict[str, Any], top: pd.DataFrame, saved: Path) -> None:
         separation = f"{row.separation:.2f} ± {row.separation_error:.2f}"
         rows.add_row(str(row.rank), str(row.record), f"{row.success_rate:.3f}", separation, str(row.models_in))
     console.print(rows)
+    for note in notes:
+        console.print(f"Note: {note}", markup=False, highlight=False)
     console.print(f"All {facts['records']:,} records: {saved}", markup=False, highlight=False)

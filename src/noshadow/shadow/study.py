@@ -24,7 +24,7 @@ from noshadow.errors import InputError, NoshadowWarning
 from noshadow.progress import progress_bar
 from noshadow.shadow.engines import Engine, ProcessEngine, SerialEngine, share_cores
 from noshadow.shadow.fingerprint import describe_procedure, describe_value
-from noshadow.shadow.plan import ModelKey, Plan, Role
+from noshadow.shadow.plan import SPLITS, ModelKey, Plan, Role
 from noshadow.shadow.ray_engine import RayEngine
 from noshadow.shadow.result import StudyResult
 from noshadow.shadow.store import Claims, DamagedFile, Store
@@ -90,6 +90,7 @@ class Study:
         self._identity = {
             "n_samples": n_samples,
             "seed": seed,
+            "splits": SPLITS,
             "data": describe_value(data),
             "procedure": describe_procedure(train) if procedure is None else procedure,
         }

@@ -126,16 +126,19 @@ def _named_inputs(
 
 
 def _split_tuple(batch: tuple[Any, ...], signature: Signature) -> Batch:
-    needed, kwargs, notes = max(len(signature.required), 1), {}, []
+    needed, kwargs, notes, masks = max(len(signature.required), 1), {}, [], []
+    first = batch[0]
+    if len(batch) == 2 and isinstance(first, (tuple, list)) and len(first) >= needed > 1:
+        return Batch(tuple(first), {}, _candidates({"element 1": batch[1]}))
+    if needed >= len(batch):
+        raise InputError(
+            f"data: records have {len(batch)} elements, and the model's forward takes {needed} inputs "
+            f"({', '.join(signature.required)}), which leaves no target; {_REMEDY}"
+        )
     if len(batch) > 2:
         if not signature.required and signature.any_positional:
             raise InputError(
                 f"data: records have {len(batch)} elements and the model's forward takes any number; {_REMEDY}"
-            )
-        if needed >= len(batch):
-            raise InputError(
-                f"data: records have {len(batch)} elements, and the model's forward takes {needed} inputs "
-                f"({', '.join(signature.required)}), which leaves no target; {_REMEDY}"
             )
         masks = [k for k in range(needed, len(batch) - 1) if _looks_like_tokens(batch[k], batch[0])]
         if masks == [needed] and "attention_mask" in signature.optional and _is_mask(batch[needed]):
@@ -146,15 +149,12 @@ def _split_tuple(batch: tuple[Any, ...], signature: Signature) -> Batch:
                 f"data: records have {len(batch)} elements, and which argument of the model's forward "
                 f"{'is' if len(masks) == 1 else 'are'} element {', '.join(map(str, masks))} is not clear; {_REMEDY}"
             )
-    first = batch[0]
     if needed == 1 and isinstance(first, Mapping):
         args, named, more = _named_inputs(first, first, signature)
         kwargs, notes = {**named, **kwargs}, [*notes, *more]
-    elif len(batch) == 2 and isinstance(first, (tuple, list)) and len(first) >= len(signature.required) > 1:
-        args = tuple(first)
     else:
         args = batch[:needed]
-    rest = {f"element {k}": batch[k] for k in range(needed + len(kwargs) if len(batch) > 2 else 1, len(batch))}
+    rest = {f"element {k}": batch[k] for k in range(needed + len(masks), len(batch))}
     return Batch(args, kwargs, _candidates(rest), tuple(notes))
 
 

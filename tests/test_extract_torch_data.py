@@ -274,12 +274,11 @@ def test_columns_go_to_the_arguments_of_forward(data, want):
             return self.inner(x)
 
     names = [f"n{i}" for i in range(N)]
-    ragged = [[1] * (i % 3 + 1) for i in range(N)]
+    ragged = [["a", "b"][: i % 2 + 1] for i in range(N)]
     same_layer(layer_of(X(network()), columns(data, text=names, words=ragged)), want)
-    found = found_in(
-        X(network()), DataLoader(columns(data, idx=list(range(N))), collate_fn=torch.utils.data.default_collate)
-    )
+    found = found_in(X(network()), columns(data, mask=torch.ones(N)))
     same_layer(found.layer, want)
+    assert any("forward has no argument for 'mask', left out" in note for note in found.notes)
     images = Items([{"image": a, "label": b} for a, b in data])  # was: unexpected keyword argument 'image'
     same_layer(layer_of(Named(network()), images), want)
     halves = Items([{"a": a / 2, "b": a / 2, "label": b} for a, b in data])
@@ -351,9 +350,7 @@ def test_the_number_of_inputs_is_that_of_forward(data, want):
     same_layer(layer_of(Two(network()), TensorDataset(x / 2, x / 2, y)), want)
     same_layer(layer_of(Two(network()), TensorDataset(x / 2, x / 2, y, halves)), want)
     same_layer(layer_of(Two(network()), Items([((a / 2, a / 2), b) for a, b in data])), want)
-    with pytest.raises(
-        InputError, match=r"records have 2 elements, .* takes 2 inputs \(a, b\), which leaves no target"
-    ):
+    with pytest.raises(InputError, match=r"records have 2 elements, .* 2 inputs \(a, b\), which leaves no target"):
         layer_of(Two(network()), data)
     with pytest.raises(InputError, match=r"element 1 of the records comes before the target .*may be an input"):
         layer_of(Optional(network()), TensorDataset(x / 2, x / 2, y))

@@ -45,7 +45,7 @@ class Source:
 
 def read(data: Any, batch_size: int, signature: Signature) -> Source:
     """Batches of a Dataset, a DataLoader or (X, y), in the data set's order, each record once."""
-    stack = functools.partial(stacked, wanted=None if signature.any_keyword else signature.names)
+    stack = functools.partial(stacked, names=signature.names)
     if isinstance(data, DataLoader):
         return _from_loader(_plain_loader(data), batch_size, stack)
     if isinstance(data, IterableDataset):
@@ -66,18 +66,26 @@ def read(data: Any, batch_size: int, signature: Signature) -> Source:
     return _of_dataset(data, batch_size, stack)
 
 
-def stacked(records: Sequence[Any], wanted: frozenset[str] | None) -> Any:
-    """torch's own collation, of records whose fields may be lists of numbers and of the columns that are used alone."""
-    if not isinstance(records[0], (Mapping, tuple, list)):
+def stacked(records: Sequence[Any], names: frozenset[str]) -> Any:
+    """torch's own collation, of records whose fields may be lists of numbers.
+
+    ``names`` are the arguments of the model's forward: a column that is none of them may be of a kind that cannot be
+    stacked, and then stays a list.
+    """
+    if isinstance(records[0], (tuple, list)):
+        return torch_collate([tuple(_tensor_of_list(field) for field in record) for record in records])
+    if not isinstance(records[0], Mapping):
         return torch_collate(list(records))
-    if isinstance(records[0], Mapping):
-        used = [key for key in records[0] if wanted is None or key in wanted or key in LABEL_KEYS]
-        inputs = [key for key in used if key not in LABEL_KEYS]
-        keys = used if inputs else list(records[0])  # none has the name of an argument: they are told apart later
-        rows: list[Any] = [{key: _tensor_of_list(record[key]) for key in keys} for record in records]
-    else:
-        rows = [tuple(_tensor_of_list(field) for field in record) for record in records]
-    return torch_collate(rows)
+    columns: dict[str, Any] = {}
+    for key in records[0]:
+        values = [_tensor_of_list(record[key]) for record in records]
+        try:
+            columns[key] = torch_collate(values)
+        except (RuntimeError, TypeError, ValueError):
+            if key in names or key in LABEL_KEYS:
+                raise
+            columns[key] = values
+    return columns
 
 
 def _tensor_of_list(value: Any) -> Any:

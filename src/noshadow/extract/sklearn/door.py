@@ -29,9 +29,8 @@ Array = NDArray[Any]
 
 def extract_sklearn(model: BaseEstimator, data: Any, objective: Objective, memory: float = DEFAULT_MEMORY) -> Extracted:
     """The last layer of a fitted estimator on its training data (X, y); ``memory`` is the budget of audit(), in GiB."""
-    for name in ("loss", "label_smoothing"):
-        if getattr(objective, name):
-            raise InputError(f"{name}: scikit-learn estimators carry their own loss; leave {name} out")
+    if objective.label_smoothing:
+        raise InputError("label_smoothing: scikit-learn estimators smooth no labels; leave it out")
     inner = unwrap(model)
     estimator, name = inner.estimator, type(inner.estimator).__name__
     read = reader_of(estimator)
@@ -46,7 +45,6 @@ def extract_sklearn(model: BaseEstimator, data: Any, objective: Objective, memor
     with np.errstate(invalid="ignore", over="ignore"):  # the layer names the rows that are not finite
         features = _features(fit, inner.features(x), memory)
         outputs = _outputs(features, fit)
-    notes = (*inner.notes, *fit.notes, *_ridge_notes(fit, objective.ridge, name))
     weights = {"sample_weight": fit.sample_weight, "class_weight": fit.class_weight}
     layer = LastLayer(
         features,
@@ -59,6 +57,7 @@ def extract_sklearn(model: BaseEstimator, data: Any, objective: Objective, memor
         coefficients=fit.coefficients,
         **{key: value for key, value in weights.items() if value is not None},
     )
+    notes = (*inner.notes, *fit.notes, *_ridge_notes(fit, objective.ridge, name))
     labels = np.asarray(y) if inner.targets else fit.labels
     return Extracted(layer, type(model).__name__, facts={"layer": f"{name}.{fit.layer}"}, labels=labels, notes=notes)
 

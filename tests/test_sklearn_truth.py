@@ -35,6 +35,7 @@ from noshadow.scores import score_with_diagnostics
 
 N = 60
 ROWS = np.arange(N)
+SOME = ROWS[::3]
 EXACT = {"tol": 1e-12, "max_iter": 10_000, "solver": "newton-cg"}
 HAS_MULTI_CLASS = "multi_class" in LogisticRegression().get_params()  # scikit-learn before 1.8
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::sklearn.exceptions.ConvergenceWarning")
@@ -50,32 +51,29 @@ def data():
     return x, np.array(["wolf", "cat", "dog"])[index], logits[:, 0] + rng.normal(size=N)
 
 
-def squared_gaps(x, targets, alpha, weights=None, rows=ROWS, intercept=True):
+def squared_gaps(x, targets, alpha, weights=None):
     """The squared error of each record at the ridge fit without it, minus that at the fit with it."""
     weights = np.ones(N) if weights is None else weights
 
-    def predict(keep, i):
-        fitted = Ridge(alpha, fit_intercept=intercept, solver="cholesky")
-        return fitted.fit(x[keep], targets[keep], sample_weight=weights[keep]).predict(x[i : i + 1])
+    def errors(keep):
+        fitted = Ridge(alpha, solver="cholesky").fit(x[keep], targets[keep], sample_weight=weights[keep])
+        return ((targets - fitted.predict(x)).reshape(N, -1) ** 2).sum(1)
 
-    return np.array(
-        [
-            ((targets[i] - predict(ROWS != i, i)) ** 2).sum() - ((targets[i] - predict(ROWS >= 0, i)) ** 2).sum()
-            for i in rows
-        ]
-    )
+    whole = errors(ROWS >= 0)
+    return np.array([errors(ROWS != i)[i] - whole[i] for i in ROWS])
 
 
 def log_loss_gaps(x, y, c, weights=None, **settings):
-    """The log loss of each record at the logistic fit without it, minus that at the fit with it."""
+    """The log loss of some records at the logistic fit without each, minus that at the fit with it."""
     weights = np.ones(N) if weights is None else weights
-    classes = np.unique(y)
+    own = np.searchsorted(np.unique(y), y)
 
-    def loss(keep, i):
+    def losses(keep):
         fitted = LogisticRegression(C=c, **{**EXACT, **settings}).fit(x[keep], y[keep], sample_weight=weights[keep])
-        return -fitted.predict_log_proba(x[i : i + 1])[0, np.flatnonzero(classes == y[i])[0]]
+        return -fitted.predict_log_proba(x)[ROWS, own]
 
-    return np.array([loss(ROWS != i, i) - loss(ROWS >= 0, i) for i in ROWS])
+    whole = losses(ROWS >= 0)
+    return np.array([losses(ROWS != i)[i] - whole[i] for i in SOME])
 
 
 def one_against_the_rest_gaps(x, y, c, weights=None, **settings):
@@ -89,7 +87,7 @@ def assert_logistic(model, data, truth, sharp=True, **stated):
     """One Newton step away from a fit is not the refit, but close; and the objective's gradient is zero."""
     x, y = data
     result = audit(model, (x, y), **stated)
-    got = result.table["leave_one_out"].to_numpy()
+    got = result.table["leave_one_out"].to_numpy()[SOME]
     assert spearmanr(got, truth)[0] > 0.995
     assert np.median(np.abs(got / truth - 1)) < 0.06
     if sharp:
@@ -153,7 +151,7 @@ def test_ridge_classifiers_are_least_squares_on_signs(kind, weight, chooses, dat
     model = model.set_params(class_weight=class_weight).fit(x, y)
     alpha = model.alpha_ if chooses else 7.0
     result = audit(model, (x, y))
-    weights = compute_sample_weight(class_weight, y)
+    weights = None if class_weight is None else compute_sample_weight(class_weight, y)
     np.testing.assert_allclose(result.table["leave_one_out"], squared_gaps(x, signs, alpha, weights), rtol=1e-7)
     if kind != "labels":
         assert list(result.table["target"]) == list(y)

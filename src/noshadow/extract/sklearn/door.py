@@ -45,7 +45,7 @@ def extract_sklearn(model: BaseEstimator, data: Any, objective: Objective, memor
     with np.errstate(invalid="ignore", over="ignore"):  # the layer names the rows that are not finite
         features = _features(fit, inner.features(x), memory)
         outputs = _outputs(features, fit)
-    weights = {"sample_weight": fit.sample_weight, "class_weight": fit.class_weight}
+    weights: dict[str, Any] = {"sample_weight": fit.sample_weight, "class_weight": fit.class_weight}
     layer = LastLayer(
         features,
         outputs,

@@ -1,4 +1,4 @@
-"""scikit-learn estimators and data as users hold them: wrapped, framed, sparse, named; and what is refused, in a line."""
+"""scikit-learn estimators and data as users hold them: wrapped, framed, sparse, named; and what is refused."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_columns_in_another_order_are_refused(wrap, data):
         audit(model, (frame.assign(e=1.0), y))
     with pytest.raises(InputError, match=r"^data: .*3 (columns|features), but \w+ (was fitted on|is expecting) 4"):
         audit(model, (x[:, :3], y))
-    for wrong in (x[:, 0], "records", x.tolist()[:-1] + [[1.0]], np.full((N, 4), "word"), [object()] * N, 3):
+    for wrong in (x[:, 0], "records", [*x.tolist()[:-1], [1.0]], np.full((N, 4), "word"), [object()] * N, 3):
         with pytest.raises(InputError, match=r"^data: [^\n]*$"):
             audit(model, (wrong, y))
 
@@ -307,8 +307,8 @@ def test_steps_that_treat_training_records_otherwise_are_noted_or_refused(data):
 def test_sparse_text_is_refused_before_anything_is_made_dense(data):
     rng = np.random.default_rng(0)
     columns, n = 50_000, 20_000
-    few = sparse.random(60, columns, density=1e-3, format="csr", random_state=0)
-    many = sparse.random(n, columns, density=1e-4, format="csr", random_state=1)
+    few = sparse.csr_matrix((np.ones(600), rng.integers(0, columns, 600), np.arange(0, 601, 10)), (60, columns))
+    many = sparse.csr_matrix((np.ones(n), rng.integers(0, columns, n), np.arange(n + 1)), (n, columns))
     y = rng.integers(0, 2, n)
     model = LogisticRegression(max_iter=2).fit(few, y[:60])
 
@@ -348,7 +348,7 @@ def test_a_sparse_table_counts_in_the_memory_that_it_takes_when_dense():
 
 
 def test_text_and_networks_on_sparse_data():
-    words = np.array("alpha beta gamma delta epsilon zeta eta theta".split())
+    words = np.array(["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"])
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(words, size=6)) for _ in range(80)]
     y = np.array(["ham", "spam"])[["alpha" in text for text in texts]]

@@ -5,6 +5,7 @@ What is left out stays out of the loss alone: the penalty, the scalers and "bala
 
 from __future__ import annotations
 
+import inspect
 import warnings
 
 import numpy as np
@@ -60,7 +61,7 @@ def squared_gaps(x, targets, alpha, weights=None):
         return ((targets - fitted.predict(x)).reshape(N, -1) ** 2).sum(1)
 
     whole = errors(ROWS >= 0)
-    return np.array([errors(ROWS != i)[i] - whole[i] for i in ROWS])
+    return np.array([errors(i != ROWS)[i] - whole[i] for i in ROWS])
 
 
 def log_loss_gaps(x, y, c, weights=None, **settings):
@@ -73,7 +74,7 @@ def log_loss_gaps(x, y, c, weights=None, **settings):
         return -fitted.predict_log_proba(x)[ROWS, own]
 
     whole = losses(ROWS >= 0)
-    return np.array([losses(ROWS != i)[i] - whole[i] for i in SOME])
+    return np.array([losses(i != ROWS)[i] - whole[i] for i in SOME])
 
 
 def one_against_the_rest_gaps(x, y, c, weights=None, **settings):
@@ -176,12 +177,10 @@ def test_stated_sample_weights_multiply_what_the_estimator_says(weight, data):
     x, y, t = data
     stated = np.random.default_rng(1).exponential(size=N)
     model = LogisticRegression(C=0.05, class_weight=weight, **EXACT).fit(x, y, sample_weight=stated)
-    options = {}
-    if "sample_weight" in compute_class_weight.__wrapped__.__code__.co_varnames:  # then balanced by weight
-        options = {"sample_weight": stated}
-    classes = np.unique(y)
-    by_class = compute_class_weight(weight, classes=classes, y=y, **options)
-    weights = stated * by_class[np.searchsorted(classes, y)]
+    weights = stated
+    if weight == "balanced":  # by weight since scikit-learn 1.6 or so; by count before
+        counts = stated if "sample_weight" in inspect.signature(compute_class_weight).parameters else np.ones(N)
+        weights = stated * [counts.sum() / (3 * counts[y == label].sum()) for label in y]
     assert_logistic(model, (x, y), log_loss_gaps(x, y, 0.05, weights), sample_weight=stated)
     for linear, alpha in ((Ridge(3.0), 3.0), (LinearRegression(), 0.0)):
         got = audit(linear.fit(x, t, sample_weight=stated), (x, t), sample_weight=stated).table["leave_one_out"]

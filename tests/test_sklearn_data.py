@@ -171,7 +171,7 @@ def test_missing_values_name_their_row(data, fitted):
         audit(Ridge().fit(x, t), (x, values))
     labels = pd.Series(y).astype("Int64")
     labels[3] = pd.NA
-    with pytest.raises(InputError, match=r"<NA> in row 3 \(counted from 0\) is not a class"):
+    with pytest.raises(InputError, match=r"(<NA>|nan) in row 3 \(counted from 0\) is not a class"):
         audit(fitted, (x, labels))
 
 
@@ -272,11 +272,11 @@ def test_records_that_were_held_out_are_noted(data):
     for model, target in (
         (SGDClassifier(loss="log_loss", **settings), y > 0),
         (SGDRegressor(**settings), t),
-        (MLPRegressor((3,), **settings), t),
+        (MLPRegressor(hidden_layer_sizes=(3,), **settings), t),
     ):
         notes = audit(model.fit(x, target), (x, target)).notes
         assert any("early_stopping held out a share of the records (validation_fraction=0.1)" in note for note in notes)
-    whole = MLPRegressor((3,), solver="lbfgs", **settings).fit(x, t)  # lbfgs holds nothing out
+    whole = MLPRegressor(hidden_layer_sizes=(3,), solver="lbfgs", **settings).fit(x, t)  # lbfgs holds nothing out
     assert not any("early_stopping" in note for note in audit(whole, (x, t)).notes)
 
 
@@ -337,11 +337,11 @@ def test_sparse_text_is_refused_before_anything_is_made_dense(data):
 
 def test_a_sparse_table_counts_in_the_memory_that_it_takes_when_dense():
     rng = np.random.default_rng(0)
-    x = sparse.random(20_000, 300, density=0.01, format="csr", random_state=0)
-    t = rng.normal(size=20_000)
+    x = sparse.random(5_000, 300, density=0.01, format="csr", random_state=0)
+    t = rng.normal(size=5_000)
     model = Ridge().fit(x, t)
-    with pytest.raises(InputError, match=r"memory: the 20,000 records take 0\.0 GiB as a dense table and the exact"):
-        audit(model, (x, t), memory=0.05)
+    with pytest.raises(InputError, match=r"memory: the 5,000 records take 0\.0 GiB as a dense table and the exact"):
+        audit(model, (x, t), memory=0.012)
     np.testing.assert_allclose(
         audit(model, (x, t), memory=0.5).table["newton"], audit(model, (x.toarray(), t)).table["newton"], rtol=1e-9
     )
@@ -351,7 +351,7 @@ def test_text_and_networks_on_sparse_data():
     words = np.array(["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"])
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(words, size=6)) for _ in range(80)]
-    y = np.array(["ham", "spam"])[["alpha" in text for text in texts]]
+    y = np.array(["ham", "spam"])[[int("alpha" in text) for text in texts]]
     model = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(texts, y)
     result = audit(model, (texts, y))
     assert result.metadata["features"] == 8
@@ -400,7 +400,7 @@ def test_other_losses_penalties_and_arguments_are_named(data, fitted):
     for penalty in (l1, mixed):
         with pytest.raises(InputError, match=r"L1 penalty has no Hessian"):
             extract(LogisticRegression(solver="saga", **penalty).fit(x, y), (x, y))
-    network = MLPRegressor((2,), max_iter=3).fit(x, t)
+    network = MLPRegressor(hidden_layer_sizes=(2,), max_iter=3).fit(x, t)
     network.loss = "poisson"
     with pytest.raises(InputError, match=r"only 'squared_error'"):
         extract(network, (x, t))

@@ -144,7 +144,16 @@ def audit(
     """
     objective = Objective(head, loss, ridge, weight_decay, sample_weight, class_weight, label_smoothing)
     with _gathered() as warned:
-        found = extract(model, data, objective, layer=layer, output=output, batch_size=batch_size, progress=progress)
+        found = extract(
+            model,
+            data,
+            objective,
+            layer=layer,
+            output=output,
+            batch_size=batch_size,
+            memory=memory,
+            progress=progress,
+        )
     names = _names(ids, found.index, found.layer.n)
     frame, diagnostics = score_with_diagnostics(
         found.layer, scores, trace, full_step=full_step, memory=memory, progress=progress

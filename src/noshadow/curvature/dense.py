@@ -29,6 +29,7 @@ from noshadow.curvature.inverse import psd_inverse
 from noshadow.curvature.kronecker import KroneckerSum, QuadraticForms, most_records
 from noshadow.curvature.whiten import Whitening, whiten
 from noshadow.errors import InputError
+from noshadow.heads import make_head
 from noshadow.layer import LastLayer
 from noshadow.packing import packed_size, unpack
 
@@ -162,22 +163,44 @@ def _apply(inverses: list[Tensor], columns: Tensor, width: int) -> Tensor:
     return (inverse @ columns.T.reshape(-1)).reshape(width, -1).T.contiguous()
 
 
+def required_memory(n: int, columns: int, outputs: int, head: str) -> float:
+    """GiB that the exact curvature of such a layer needs at the least."""
+    return sum(_bytes(n, columns, outputs, head)) / GIB
+
+
+def require_memory(n: int, columns: int, outputs: int, head: str, memory: float, held: float = 0.0) -> None:
+    """Refuse a layer whose curvature, beside ``held`` bytes, does not fit into ``memory`` GiB."""
+    if not memory > 0:
+        raise InputError(f"memory: expected a positive number of GiB, got {memory!r}")
+    needed = required_memory(n, columns, outputs, head) + held / GIB
+    if needed > memory:
+        kind = make_head(head, outputs)
+        width, parts = kind.width(outputs), kind.parts(outputs)
+        parameters = columns * width
+        table = f"the {n:,} records take {held / GIB:.1f} GiB as a dense table and " if held else ""
+        raise InputError(
+            f"memory: {table}the exact Hessian of this head has {f'{parts:,} × ' if parts > 1 else ''}{parameters:,} × "
+            f"{parameters:,} entries ({columns:,} columns × {max(width, parts):,} outputs) and needs about "
+            f"{needed - held / GIB:.1f} GiB, the budget is {memory:g} GiB; pass a larger memory=, "
+            "or reduce the features (e.g. PCA) or the number of classes"
+        )
+
+
+def _bytes(n: int, columns: int, outputs: int, head: str) -> tuple[float, float]:
+    """What the matrices take, and what each row of a chunk takes."""
+    kind = make_head(head, outputs)
+    width = kind.width(outputs)
+    parameters = columns * width
+    fixed = 8.0 * kind.parts(outputs) * (4 * parameters**2 + 2 * packed_size(columns) * packed_size(width))
+    fixed += 6.0 * min(_BLOCK_BYTES, 8 * n * width**2)
+    return fixed, 8.0 * (8 * columns + 8 * outputs + 4 * packed_size(width))
+
+
 def _chunk_rows(layer: LastLayer, width: int, memory: float) -> int:
     """Rows a chunk so that matrices and chunk stay within the budget."""
     columns, m = layer.n_columns, layer.n_outputs
-    parameters, parts = columns * width, layer.kind.parts(m)
-    fixed = 8.0 * parts * (4 * parameters**2 + 2 * packed_size(columns) * packed_size(width))
-    row = 8.0 * (8 * columns + 8 * m + 4 * packed_size(width))
-    fixed += 6.0 * min(_BLOCK_BYTES, 8 * layer.n * width**2)
-    if not memory > 0:
-        raise InputError(f"memory: expected a positive number of GiB, got {memory!r}")
-    left = memory * GIB - fixed
-    if left < row:
-        raise InputError(
-            f"memory: the exact Hessian of this head has {f'{parts:,} × ' if parts > 1 else ''}{parameters:,} × "
-            f"{parameters:,} entries ({columns:,} columns × {max(width, parts):,} outputs) and needs about "
-            f"{(fixed + row) / GIB:.1f} GiB, the budget is "
-            f"{memory:g} GiB; pass a larger memory=, or reduce the features (e.g. PCA) or the number of classes"
-        )
+    require_memory(layer.n, columns, m, layer.head, memory)
+    fixed, row = _bytes(layer.n, columns, m, layer.head)
     widest = 8 * max(columns, m, packed_size(width))
-    return max(1, min(int(left // row), _CHUNK_BYTES // widest, most_records(columns, width) or layer.n))
+    affordable = int((memory * GIB - fixed) // row)
+    return max(1, min(affordable, _CHUNK_BYTES // widest, most_records(columns, width) or layer.n))

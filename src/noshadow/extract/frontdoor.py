@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 from sklearn.base import BaseEstimator
 
+from noshadow.curvature.dense import DEFAULT_MEMORY
 from noshadow.errors import InputError
 from noshadow.extract.found import Extracted
 from noshadow.extract.sklearn import extract_sklearn
@@ -25,6 +26,7 @@ def extract(
     layer: str | None = None,
     output: str | int | None = None,
     batch_size: int = 256,
+    memory: float = DEFAULT_MEMORY,
     progress: bool | None = None,
 ) -> Extracted:
     """The last layer of a torch module, a scikit-learn estimator, or a LastLayer itself.
@@ -48,7 +50,7 @@ def extract(
         for name, value in {"weight_decay": objective.weight_decay, **choices}.items():
             if value is not None:
                 raise InputError(f"{name}: it is for torch modules; scikit-learn estimators carry their own")
-        found = extract_sklearn(model, data, objective)
+        found = extract_sklearn(model, data, objective, memory)
     else:
         raise InputError(
             f"model: expected a torch Module, a scikit-learn estimator or a LastLayer, got {type(model).__name__}"

@@ -11,7 +11,8 @@ attack that leaves the model out on which side it was, and success rates under t
 .46, 200 models: .48 in place of .50). In a block of 16 that dependence is a fifteenth as large and lost in the noise.
 
 Target models, the ones an attack is aimed at, are drawn from a stream of their own: independent halves,
-independent of the shadow models and of each other, however many there are of either.
+independent of the shadow models and of each other, however many there are of either. A rerun of a target model has
+its members and another seed.
 
 The draws use only what NumPy promises never to change (``SeedSequence`` and the raw words of ``Philox``), so
 a study can be taken up again under another version of NumPy.
@@ -27,8 +28,9 @@ from numpy.typing import NDArray
 
 from noshadow.errors import InputError
 
-Role = Literal["shadow", "target"]
-_STREAM: dict[Role, int] = {"shadow": 0, "target": 1}
+Role = Literal["shadow", "target", "rerun"]
+ROLES: tuple[Role, ...] = ("shadow", "target", "rerun")
+_STREAM: dict[Role, int] = {role: number for number, role in enumerate(ROLES)}
 _SPLIT, _TRAINING, _PATTERN = 0, 1, 2
 BLOCK = 16
 """Models in which every record is a member of exactly half."""
@@ -42,7 +44,8 @@ class ModelKey:
     number: int
 
     def __str__(self) -> str:
-        return f"{'target model' if self.role == 'target' else 'model'} {self.number}"
+        names: dict[Role, str] = {"shadow": "model", "target": "target model", "rerun": "rerun of target model"}
+        return f"{names[self.role]} {self.number}"
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,8 @@ class Plan:
 
     def members(self, key: ModelKey) -> NDArray[np.int64]:
         """Sorted rows (⌊n/2⌋ or ⌈n/2⌉ of them) that the model is trained on."""
-        if key.role == "target":
-            return np.sort(self._shuffled(key.role, key.number)[: self.n_samples // 2])
+        if key.role != "shadow":
+            return np.sort(self._shuffled("target", key.number)[: self.n_samples // 2])
         return np.flatnonzero(self._block(key.number // BLOCK)[key.number % BLOCK])
 
     def seed_of(self, key: ModelKey) -> int:

@@ -51,7 +51,7 @@ def write_artefact(
 ) -> None:
     """Keep arrays and facts; when this returns they are on the disk, whole."""
     metadata = {"format": FORMAT, "identity": _text(identity), "facts": _text(facts), "sha256": _ZEROS.decode()}
-    content = save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata)
+    content = save({name: np.asarray(array, order="C") for name, array in arrays.items()}, metadata)
     start = _digest_position(content)
     write_bytes(path, content[:start] + hashlib.sha256(content).hexdigest().encode() + content[start + 64 :])
 

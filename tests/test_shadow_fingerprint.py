@@ -264,6 +264,24 @@ def test_random_initial_weights_are_not_part_of_it_but_given_ones_are():
         assert found(0.0) != found(0.0, given=1.001)
 
 
+def test_networks_that_torch_changes_or_guards():
+    """A network whose class torch has made out of the user's, one that cannot be sent, one with weak references."""
+
+    def normalised(sign):
+        class Signed(nn.Linear):
+            def forward(self, x):
+                return super().forward(x) if sign > 0 else -super().forward(x)
+
+        return torch.nn.utils.parametrizations.weight_norm(Signed(3, 2))
+
+    with torch.random.fork_rng():
+        digests = [torch.manual_seed(0) and Content().digest(normalised(sign)) for sign in (1, 1, -1)]
+    assert digests[0] == digests[1] != digests[2]
+    assert Content().digest(nn.LSTM(3, 2)) != Content().digest(nn.LSTM(3, 2, batch_first=True))
+    with pytest.raises(InputError, match="ScriptModule has no content"):
+        Content().digest(torch.jit.script(nn.Linear(3, 2)))
+
+
 def test_a_factory_that_gives_the_same_module_twice_is_refused(tmp_path):
     shared = nn.Linear(3, 2)
     trainer = TorchTrainer(lambda: nn.Sequential(shared), (X, Y), Recipe(1, 4))

@@ -39,8 +39,8 @@ _ABOUT_A_CLASS = {
     *("_abc_impl", "__abstractmethods__"),
 }
 """What a class has that its methods and attributes do not say, or say already."""
-_ABOUT_AN_OBJECT = {"_name_or_path", "_commit_hash", "transformers_version", "_sklearn_version"}
-"""Attributes by which libraries note where and when an object was made."""
+_ABOUT_AN_OBJECT = {"_name_or_path", "_commit_hash", "transformers_version", "_sklearn_version", "_stop_words_id"}
+"""Attributes by which transformers and scikit-learn note where and when an object was made."""
 
 
 class Unknowable(InputError):
@@ -154,7 +154,7 @@ class Content:
         for item in value:
             found.append(_hash(self._visit(item)))
             self._unwind(position)
-        return ["set", self._visit(type(value)), *sorted(found)]
+        return ["set", self._visit(type(value)), self._visit(_own_attributes(value)), *sorted(found)]
 
     def _function(self, function: types.FunctionType) -> Any:
         library = library_of_file(function.__code__.co_filename)
@@ -177,7 +177,8 @@ class Content:
     def _class(self, kind: type) -> Any:
         if library := library_of_module(kind.__module__):
             self._note(library)
-            return ["named", kind.__module__, kind.__qualname__]
+            made = () if resolves_to(kind.__module__, kind) else kind.__bases__  # by a library, out of others
+            return ["named", kind.__module__, kind.__qualname__, *(self._visit(base) for base in made)]
         members = {name: value for name, value in sorted(vars(kind).items()) if name not in _ABOUT_A_CLASS}
         return [
             *("class", kind.__qualname__, compiled_digest(kind.__module__), self._visit(type(kind))),
@@ -224,7 +225,7 @@ class Content:
         mask = [array_digest(np.ma.getmaskarray(array))] if isinstance(array, np.ma.MaskedArray) else []
         if values.dtype.hasobject:
             return ["array", str(values.dtype), list(values.shape), self._visit(values.tolist()), *mask]
-        return ["array", self._visit(type(array)), array_digest(values), *mask]
+        return ["array", self._visit(type(array)), self._visit(_own_attributes(array)), array_digest(values), *mask]
 
     def _numpy(self, value: Any) -> Any:
         return ["process-wide generator"] if value is _global_generator("numpy.random.mtrand", "_rand") else None
@@ -277,11 +278,12 @@ class Content:
             reduce: Callable[[Any], Any] | None = copyreg.dispatch_table.get(kind)
             found = value.__reduce_ex__(4) if reduce is None else reduce(value)
         except Exception as error:
-            raise self._refusal(value) from error
+            if not isinstance(value, getattr(sys.modules.get("torch.nn"), "Module", ())):
+                raise self._refusal(value) from error
+            found = kind, (), vars(value)  # a network with weight normalisation, for one, refuses to be sent
         if isinstance(found, str):  # one of its kind, known by its name
-            own = None if library_of_module(kind.__module__) else getattr(value, "__dict__", None)
             compiled = compiled_digest(getattr(value, "__module__", None))
-            return ["named", self._visit(kind), found, self._visit(own), compiled]
+            return ["named", self._visit(kind), found, self._visit(_own_attributes(value)), compiled]
         build, arguments, state, items, pairs = (*tuple(found), None, None, None)[:5]
         return [
             *("object", self._visit(kind), self._visit(build), self._sequence(arguments)),
@@ -297,7 +299,10 @@ class Content:
         if not isinstance(state, dict):
             return self._visit(state)
         computed = {name for base in kind.__mro__ for name, value in vars(base).items() if _is_cache(value)}
-        return self._mapping({k: v for k, v in state.items() if k not in computed | _ABOUT_AN_OBJECT})
+        kept = {name: value for name, value in state.items() if name not in computed | _ABOUT_AN_OBJECT}
+        return self._mapping(
+            {name: list(value.values()) if _is_hooks(name, value) else value for name, value in kept.items()}
+        )
 
     def _refusal(self, value: Any) -> Unknowable:
         kind = type(value)
@@ -340,8 +345,18 @@ def _hash(parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
+def _own_attributes(value: Any) -> Any:
+    """What an object of a user's class has beside what its library's base class holds."""
+    return None if library_of_module(type(value).__module__) else getattr(value, "__dict__", None)
+
+
 def _is_cache(value: Any) -> bool:
     return isinstance(value, functools.cached_property)
+
+
+def _is_hooks(name: Any, value: Any) -> bool:
+    """The hooks of a torch module, which are numbered through the process."""
+    return isinstance(value, dict) and str(name).endswith(("_hooks", "_hooks_with_kwargs", "_hooks_always_called"))
 
 
 def _global_generator(module: str, name: str) -> Any:

@@ -12,7 +12,7 @@ import importlib.metadata
 import os
 import sys
 import sysconfig
-from pathlib import Path, PurePath
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -28,16 +28,15 @@ def library_of_file(file: str) -> str | None:
     """The library that a source file belongs to; None for a user's own."""
     if file.startswith("<frozen"):
         return "python"
-    parts = PurePath(file).parts
-    for folder in _PACKAGES:
-        if folder in parts:
-            return parts[len(parts) - parts[::-1].index(folder)].split(".")[0]
     path = Path(file)
     if not path.is_absolute() or file.startswith("<"):  # typed at a prompt, made by exec, or a script of this folder
         return None
     path = path.resolve()
     if path.is_relative_to(_OWN):
         return None if path.is_relative_to(_OWN / "bench") else "noshadow"
+    for folder in _PACKAGES:
+        if folder in path.parts:
+            return path.parts[path.parts.index(folder) + 1].split(".")[0]
     return "python" if any(path.is_relative_to(folder) for folder in _STANDARD) else None
 
 

@@ -289,7 +289,7 @@ def test_a_factory_that_gives_the_same_module_twice_is_refused(tmp_path):
         Study(trainer, 12, 2, store=tmp_path)
     for parameter in shared.parameters():
         parameter.requires_grad_(False)  # a frozen part may be shared
-    head = TorchTrainer(lambda: nn.Sequential(shared, nn.Linear(2, 2)), (X, Y), Recipe(1, 4))
+    head = TorchTrainer(lambda: nn.Sequential(shared, nn.Linear(2, 2)), (X, Y), Recipe(1, 4), vectorise=False)
     assert Study(head, 12, 2, store=tmp_path).run("serial").outputs.shape == (2, 12, 2)
 
 

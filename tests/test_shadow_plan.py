@@ -37,8 +37,10 @@ def test_members_are_sorted_rows_and_agree_with_the_mask(n_samples, seed, number
 def test_models_targets_and_seeds_are_all_different(n_samples, seed):
     plan = Plan(n_samples, seed)
     keys = [ModelKey(role, k) for role in ("shadow", "target") for k in range(10)]
+    reruns = [ModelKey("rerun", k) for k in range(10)]
     assert len({plan.mask(key).tobytes() for key in keys}) == len(keys)
-    assert len({plan.seed_of(key) for key in keys}) == len(keys)
+    assert len({plan.seed_of(key) for key in [*keys, *reruns]}) == 30
+    assert all((plan.mask(rerun) == plan.mask(key)).all() for rerun, key in zip(reruns, keys[10:], strict=True))
     assert Plan(n_samples, seed + 1).seed_of(keys[0]) != plan.seed_of(keys[0])
 
 

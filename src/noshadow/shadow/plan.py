@@ -2,7 +2,8 @@
 
 Every model is trained on an independent random half of the records. Nothing about model k depends on how many models
 there are, who trains them, or in which order they finish: its split and seed are functions of (seed, role, k) alone.
-Target models, the ones an attack is aimed at, are drawn from a stream of their own.
+Target models, the ones an attack is aimed at, are drawn from a stream of their own. A rerun of a target model has its
+members and another seed.
 
 Why independent halves. Given all the other models, the target's split is then a fair draw: whatever an attack makes of
 the others, it is right half of the time where nothing leaks. Splits that are balanced over models (complementary pairs,
@@ -29,8 +30,9 @@ from numpy.typing import NDArray
 
 from noshadow.errors import InputError
 
-Role = Literal["shadow", "target"]
-_STREAM: dict[Role, int] = {"shadow": 0, "target": 1}
+Role = Literal["shadow", "target", "rerun"]
+ROLES: tuple[Role, ...] = ("shadow", "target", "rerun")
+_STREAM: dict[Role, int] = {role: number for number, role in enumerate(ROLES)}
 _SPLIT, _TRAINING = 0, 1
 SPLITS = "independent halves"
 """How the splits are drawn. It is part of a study's identity: a store with other splits is another study."""
@@ -44,7 +46,8 @@ class ModelKey:
     number: int
 
     def __str__(self) -> str:
-        return f"{'target model' if self.role == 'target' else 'model'} {self.number}"
+        names: dict[Role, str] = {"shadow": "model", "target": "target model", "rerun": "rerun of target model"}
+        return f"{names[self.role]} {self.number}"
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,9 @@ class Plan:
             raise InputError(f"seed: must not be negative, got {self.seed}")
 
     def members(self, key: ModelKey) -> NDArray[np.int64]:
-        """Sorted rows, ⌊n/2⌋ of them, that the model is trained on."""
-        words = np.random.Philox(self._sequence(key.role, _SPLIT, key.number)).random_raw(self.n_samples)
+        """Sorted rows, ⌊n/2⌋ of them, that the model is trained on; those of its target model for a rerun."""
+        role: Role = "target" if key.role == "rerun" else key.role
+        words = np.random.Philox(self._sequence(role, _SPLIT, key.number)).random_raw(self.n_samples)
         return np.sort(np.argsort(words, kind="stable")[: self.n_samples // 2]).astype(np.int64)
 
     def seed_of(self, key: ModelKey) -> int:

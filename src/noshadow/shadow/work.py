@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from noshadow.artefact import Arrays
 from noshadow.errors import InputError, name_rows
 from noshadow.shadow.plan import ModelKey
-from noshadow.shadow.store import Arrays
 
 Members = NDArray[np.int64]
 Train = Callable[[Members, int], Any]
@@ -30,9 +30,17 @@ class TrainsMany(Protocol):
     def train_many(self, members: Sequence[Members], seeds: Sequence[int]) -> Sequence[Any]: ...
 
 
+@runtime_checkable
+class RerunsOtherwise(Protocol):
+    """A ``train`` callable that keeps less of models that are trained a second time, such as ``TorchTrainer``."""
+
+    def __call__(self, members: Members, seed: int) -> Any: ...
+    def for_reruns(self) -> Train: ...
+
+
 @dataclass(frozen=True)
 class Task:
-    """Models that are trained together (one, unless the trainer takes several), their splits and seeds."""
+    """Models of one role that are trained together (one, unless the trainer takes several), splits and seeds."""
 
     keys: tuple[ModelKey, ...]
     members: tuple[Members, ...]
@@ -64,6 +72,8 @@ class Outcome:
 def perform(train: Train, task: Task, threads: int) -> Outcome:
     """Train the models of a task. Never raises for what ``train`` does: that becomes a ``Failure``."""
     try:
+        if task.keys[0].role == "rerun" and isinstance(train, RerunsOtherwise):
+            train = train.for_reruns()
         with limited_threads(threads):
             if len(task.keys) > 1 and isinstance(train, TrainsMany):
                 given = list(train.train_many(task.members, task.seeds))

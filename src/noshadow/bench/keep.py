@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from noshadow.files import write_bytes
+from noshadow.files import private_folder, write_bytes
 
 Kept = tuple[dict[str, NDArray[Any]], dict[str, Any]]
 
@@ -20,7 +20,7 @@ Kept = tuple[dict[str, NDArray[Any]], dict[str, Any]]
 def keep(path: Path, arrays: Mapping[str, NDArray[Any]], facts: Any, identity: Any) -> None:
     """Write arrays and facts; ``identity`` says what they are of."""
     about = {"identity": _text(identity), "facts": _text(facts)}
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
     write_bytes(path, save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, about))
 
 

@@ -30,7 +30,7 @@ from safetensors.numpy import save
 
 from noshadow._version import __version__
 from noshadow.errors import InputError
-from noshadow.files import write_bytes, write_text
+from noshadow.files import private_folder, write_bytes, write_text
 from noshadow.shadow.plan import ModelKey, Role
 
 if sys.platform != "win32":
@@ -72,7 +72,7 @@ class Store:
         identity = _plain(study)
         with _writing(path / "manifest.json"):
             for folder in (path, path / "shadow", path / "target"):
-                folder.mkdir(parents=True, exist_ok=True)
+                private_folder(folder)
             if not (path / "manifest.json").exists():
                 first = {"format": FORMAT, "noshadow": __version__, "study": identity}
                 _create(path / "manifest.json", _json({**first, "fingerprint": fingerprint(identity)}))
@@ -196,7 +196,7 @@ class Claims:
     def __enter__(self) -> Claims:
         if sys.platform != "win32":
             with _writing(self._path):
-                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         return self
 
     def __exit__(

@@ -1,4 +1,4 @@
-"""Arrays from .npz and .npy files that anyone may have written: only those that are asked for, and never more than fits.
+"""Arrays from .npz and .npy files that anyone may have written: only those asked for, and never more than fits.
 
 The header of an array says how large it is. It is read first and compared with the bytes that the archive holds
 for it and with the memory that is free, so that neither a header that claims 10¹² numbers nor an archive that
@@ -83,14 +83,14 @@ def _array(file: IO[bytes], size: int, name: str) -> NDArray[Any]:
     if entries * dtype.itemsize != size - header:
         raise ValueError(f"{name} should have {entries * dtype.itemsize:,} bytes and has {size - header:,}")
     flat = np.empty(entries, dtype)
-    view = memoryview(flat.view(np.uint8) if flat.nbytes else b"")
-    done = 0
-    while done < len(view):
-        chunk = file.read(min(CHUNK, len(view) - done))
-        if not chunk:
-            raise ValueError(f"{name} ends after {done:,} of {len(view):,} bytes")
-        view[done : done + len(chunk)] = chunk
-        done += len(chunk)
+    if flat.nbytes:
+        raw, done = flat.view(np.uint8), 0
+        while done < len(raw):
+            chunk = file.read(min(CHUNK, len(raw) - done))
+            if not chunk:
+                raise ValueError(f"{name} ends after {done:,} of {len(raw):,} bytes")
+            raw[done : done + len(chunk)] = np.frombuffer(chunk, np.uint8)
+            done += len(chunk)
     return flat.reshape(shape[::-1]).T if in_columns else flat.reshape(shape)
 
 

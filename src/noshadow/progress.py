@@ -26,8 +26,15 @@ def progress_bar(
         yield lambda steps=1: None
         return
     from rich.console import Console  # not for a worker process, which shows nothing
-    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TaskProgressColumn
-    from rich.progress import TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     with Progress(
         TextColumn("{task.description}"),

@@ -44,12 +44,10 @@ def save_table(table: pd.DataFrame, facts: dict[str, Any], path: str | Path, arg
 def without_formulas(table: pd.DataFrame) -> pd.DataFrame:
     """The table, a ' before each text (column names too) that a spreadsheet would take for a formula."""
     columns = {}
-    for place, name in enumerate(table.columns):
-        column = table.iloc[:, place]
+    for name, column in table.items():
         is_text = not (pd.api.types.is_numeric_dtype(column) or pd.api.types.is_datetime64_any_dtype(column))
-        columns[place] = column.astype(object).map(_harmless) if is_text else column
-    harmless = pd.DataFrame(columns, index=table.index)
-    harmless.columns = pd.Index([_harmless(name) for name in table.columns])
+        columns[_harmless(name)] = column.astype(object).map(_harmless) if is_text else column
+    harmless: pd.DataFrame = pd.DataFrame(columns)
     return harmless
 
 

@@ -122,9 +122,7 @@ class SerialEngine:
 class ProcessEngine:
     """Fresh Python processes, each looked after by a thread that feeds it and notices when it dies."""
 
-    def __init__(
-        self, train: Train, workers: int, threads: int, heard: TaskHeard = lambda task, models: None
-    ) -> None:
+    def __init__(self, train: Train, workers: int, threads: int, heard: TaskHeard = lambda task, models: None) -> None:
         self.slots = workers
         self._threads = threads
         self._heard = heard  # called from the keepers' threads

@@ -14,6 +14,8 @@ from noshadow.errors import InputError, name_rows
 from noshadow.shadow.plan import ModelKey, Plan, Role
 from noshadow.shadow.store import Arrays, Store, StoreError
 
+MOST_MODELS = 10**6  # more can only be a damaged manifest
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StudyResult:
@@ -79,6 +81,8 @@ class StudyResult:
 def wanted_keys(store: Store, role: Role) -> tuple[ModelKey, ...]:
     """The models that were asked of a study."""
     count = store.manifest.get("n_models" if role == "shadow" else "n_target_models", 0)
+    if not isinstance(count, int) or not 0 <= count <= MOST_MODELS:
+        raise StoreError(f"store: {store.directory / 'manifest.json'} is damaged: it asks for {count!r} {role} models")
     return tuple(ModelKey(role, number) for number in range(count))
 
 

@@ -57,7 +57,7 @@ def private_folder(path: str | os.PathLike[str]) -> Path:
         private_folder(folder.parent)
         with suppress(FileExistsError):
             folder.mkdir(mode=OWNER_ONLY_FOLDER)
-            folder.chmod(OWNER_ONLY_FOLDER)  # the umask takes away, it may have taken the owner's too
+            folder.chmod(OWNER_ONLY_FOLDER)
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is a file, not a folder")
     return folder
@@ -98,6 +98,8 @@ def file_digest(path: str | os.PathLike[str], algorithm: str = "sha256") -> str:
 def _create(path: Path, private: bool) -> None:
     """A new, empty file; never one that is there already, nor what a link points to."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY if private else EVERYONE))
+    if private:
+        path.chmod(OWNER_ONLY)  # the umask may have taken the owner's rights too
 
 
 def _sync_directory(directory: Path) -> None:

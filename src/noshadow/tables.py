@@ -6,6 +6,7 @@ so in a .csv such a text gets a ' in front of it, which spreadsheets do not show
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,8 @@ def save_table(table: pd.DataFrame, facts: dict[str, Any], path: str | Path, arg
             pq.write_table(arrow, temporary)
     else:
         with atomic_path(target) as temporary:
-            without_formulas(table).to_csv(temporary, index=False)
+            # texts in quotes: a carriage return in one of them would begin a new row, with a formula perhaps
+            without_formulas(table).to_csv(temporary, index=False, quoting=csv.QUOTE_NONNUMERIC)
         write_text(target.with_name(target.name + ".json"), text + "\n")
     return target
 

@@ -149,7 +149,7 @@ ENERGY_RANGES = {
 
 
 def _energy(path: Path) -> Arrays:
-    """Eight properties of a building and its heating load; known by shape and ranges, as it goes about in many forms."""
+    """Eight properties of a building and its heating load; known by shape and ranges: it goes about in many forms."""
     frame = pd.read_csv(path)
     if list(frame.columns) != list(ENERGY_RANGES) or len(frame) != 768:
         raise ValueError(f"expected 768 rows of {', '.join(ENERGY_RANGES)}")

@@ -90,12 +90,13 @@ def explained_errors(
         warnings.simplefilter("always", NoshadowWarning)
         try:
             yield command
+            sys.stdout.flush()  # here, and not when Python ends, whoever reads it may turn out to be gone
         except typer.Exit:
             raise
         except KeyboardInterrupt as error:
             _end(str(error) or "interrupted, nothing was written", COULD_NOT, command, "")
-        except BrokenPipeError:  # whoever read the output has gone, as head does
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except BrokenPipeError:  # as head does, which has what it wanted
+            _drop_output()
             raise typer.Exit(COULD_NOT) from None
         except InputError as error:
             _end(str(error), USAGE if command.is_usage(error) else COULD_NOT, command)
@@ -123,9 +124,18 @@ def _explanation(error: Exception) -> str:
     )
 
 
+def _drop_output() -> None:
+    """What could not be written to stdout is not tried again when Python ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _end(text: str, code: int, command: Command, kind: str = "error: ") -> NoReturn:
     if os.environ.get("NOSHADOW_TRACEBACK"):
         traceback.print_exc()
+    _drop_output()
     from rich.console import Console
 
     console = Console(stderr=True, soft_wrap=True)

@@ -44,5 +44,5 @@ def test_a_table_is_its_owners(tmp_path, name):
     save_table(pd.DataFrame({"id": [1]}), {}, tmp_path / name)
     for path in tmp_path.iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    with pytest.raises(InputError, match="path: '.*xlsx' must end in"):
+    with pytest.raises(InputError, match=r"path: '.*xlsx' must end in"):
         save_table(pd.DataFrame({"id": [1]}), {}, tmp_path / "a.xlsx")

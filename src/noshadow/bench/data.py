@@ -220,6 +220,7 @@ DATA_SETS = {
                 "energy_efficiency_uci.csv",
                 768,
                 _energy,
+                # of the numbers of any copy with two decimals, X6 and X8 whole: so UCI writes them
                 "db44dbe453acd464b5cf65be2fb01a28aa9c5b2630300e65fbe28cde35f5d96f",
             ),
         ),

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from noshadow.attacks import AttackResult
     from noshadow.shadow import StudyResult
 
-_OPTIONS = {name: f"--{name}" for name in ("attack", "variant", "variance", "signal", "folds", "head", "output")}
-_CONTENTS = dict.fromkeys(("store", "outputs", "membership", "targets"), "STORE")
+_OPTIONS = {name: f"--{name}" for name in ("attack", "variant", "variance", "folds", "head", "output")}
+_CONTENTS = dict.fromkeys(("store", "outputs", "membership", "targets", "signal"), "STORE")
 RATES = (0.01, 0.001, 0.0001)
 
 
@@ -65,7 +65,7 @@ def attack(
     Example: noshadow attack study/
              noshadow attack study/ --attack rmia -o rmia.parquet
     """
-    given = {"targets": "--targets"} if targets else {}
+    given = {key: f"--{key}" for key, value in (("targets", targets), ("signal", signal)) if value}
     with explained_errors({**_OPTIONS, **given}, _CONTENTS) as command:
         from noshadow import shadow
         from noshadow.attacks.named import Options, run_attack

@@ -43,10 +43,11 @@ def score(
     record after each epoch of training. Other arrays are not read. Bigger scores mean more exposed.
 
     \b
-    In Python:    np.savez("layer.npz", features=…, outputs=…, targets=…)
-    Then:         noshadow score layer.npz --head softmax -o scores.parquet
-    With a ridge: noshadow score layer.npz --ridge 12.5 --top 20
-    For scripts:  noshadow score layer.npz --json > scores.json
+    Example, first in Python:
+      np.savez("layer.npz", features=…, outputs=…, targets=…)
+      noshadow score layer.npz --head softmax -o scores.parquet
+      noshadow score layer.npz --ridge 12.5 --top 20
+      noshadow score layer.npz --json > scores.json
     """
     given = {name: f"--{name}" for name, value in (("head", head), ("ridge", ridge)) if value is not None}
     with explained_errors({**_OPTIONS, **given}, _CONTENTS) as command:

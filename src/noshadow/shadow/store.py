@@ -258,7 +258,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
             raise InputError(f"store: {path} has format {manifest['format']}; this version reads {FORMAT}")
         if manifest["fingerprint"] != fingerprint(manifest["study"]):
             raise StoreError(f"store: {path} was altered: its fingerprint is not that of its study")
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, RecursionError) as error:
         raise StoreError(f"store: {path} is not a manifest of a study ({error!r})") from error
     return dict(manifest)
 

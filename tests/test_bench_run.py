@@ -152,9 +152,10 @@ def test_numbers_are_those_of_the_definition(place):
 
 
 def test_a_killed_run_continues_with_the_same_numbers(place):
-    whole = run(place, "energy-mlp", "--no-figures", "--workers", "1", store="whole")[0]
+    whole = run(place, "energy-mlp", "--no-figures", "--engine", "processes", "--workers", "1", store="whole")[0]
     store = place / "killed" / "energy-mlp-smoke-120-0"
-    line = [sys.executable, "-m", "noshadow", *command(place, "energy-mlp", "--no-figures", store="killed")]
+    how = ("energy-mlp", "--no-figures", "--engine", "processes")
+    line = [sys.executable, "-m", "noshadow", *command(place, *how, store="killed")]
     process = subprocess.Popen(line, stdout=subprocess.DEVNULL, start_new_session=True)
     patience = time.monotonic() + 120
     while not list(store.glob("shadows/shadow/*.safetensors")) and time.monotonic() < patience:
@@ -258,16 +259,16 @@ def test_a_score_that_tells_nothing_correlates_with_nothing():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nonsense"], "'nonsense' is not one of"),
-        ([], "name settings, or all"),
+        (["nonsense"], "SETTING: 'nonsense' is not one of"),
+        ([], "SETTING: none was named; name some, or all"),
         (["--rescore"], "holds no models of scale smoke"),
-        (["california-ridge", "--pool", "100000"], "100,000"),
+        (["california-ridge", "--pool", "100000"], "--pool: 100,000"),
         (["california-ridge", "--rescore"], "holds no study"),
     ],
 )
-def test_what_cannot_be_done_is_said(place, arguments, words):
+def test_what_was_typed_wrongly_is_said(place, arguments, words):
     outcome = CliRunner().invoke(app, command(place, *arguments, store="empty"))
-    assert outcome.exit_code == 3
+    assert outcome.exit_code == 2
     assert words in " ".join(outcome.stderr.split())
 
 

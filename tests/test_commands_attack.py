@@ -173,12 +173,66 @@ def test_targets_and_head_can_be_given_later(run, tmp_path):
 def test_exit_codes(run, stores, tmp_path):
     assert run("nowhere").exit_code == 2
     assert run("squared", "--attack", "magic").exit_code == 2
-    assert run("squared", "-o", "table.xlsx").exit_code == 3
-    assert run("squared", "--variant", "sideways").exit_code == 3
+    wrong = run("squared", "-o", "table.xlsx")
+    assert (wrong.exit_code, "--output: 'table.xlsx'" in wrong.stderr) == (2, True)
+    wrong = run("squared", "--variant", "sideways")
+    assert (wrong.exit_code, "--variant: 'sideways'" in wrong.stderr) == (2, True)
+    assert run("bare", "--targets", "nowhere.npy").exit_code == 2
     (tmp_path / "empty").mkdir()
     no_study = run(str(tmp_path / "empty"))
     assert no_study.exit_code == 3
+    assert "STORE: " in no_study.stderr
     assert "holds no study" in " ".join(no_study.stderr.split())
+
+
+def damage(manifest, **facts):
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), **facts}))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda manifest: manifest.write_text('{"format": 1'), "is not a manifest"),
+        (lambda manifest: manifest.write_bytes(b"\xff\xfe"), "is not a manifest"),
+        (lambda manifest: manifest.write_text("[" * 10**5), "manifest.json"),
+        (lambda manifest: (manifest.unlink(), manifest.mkdir()), "holds no study"),
+        (lambda manifest: damage(manifest, n_models=10**12), "it asks for 1000000000000 shadow models"),
+        (lambda manifest: damage(manifest, n_models="many"), "it asks for 'many' shadow models"),
+        (lambda manifest: damage(manifest, study={}), "was altered"),
+    ],
+)
+def test_a_damaged_manifest_is_one_sentence(run, tmp_path, stores, spoil, words):
+    import shutil
+
+    shutil.copytree(stores / "squared", tmp_path / "spoilt")
+    spoil(tmp_path / "spoilt" / "manifest.json")
+    done = run(str(tmp_path / "spoilt"))
+    assert done.exit_code == 3
+    assert words in " ".join(done.stderr.split())
+    assert done.stderr.count("\n") == 1
+
+
+def test_damaged_targets_are_one_sentence(run, tmp_path):
+    np.save(tmp_path / "objects.npy", np.array([{}] * N_SAMPLES, dtype=object))
+    refused = run("bare", "--targets", "objects.npy", "--head", "squared")
+    assert refused.exit_code == 3
+    assert "--targets: objects.npy is not an .npy of plain numbers" in refused.stderr
+
+
+def test_notes_reach_the_terminal_the_json_and_the_file(run, stores, tmp_path):
+    def probabilities(members, seed):
+        first = np.random.default_rng(seed).uniform(0.1, 0.9, N_SAMPLES)
+        return np.column_stack([first, 1 - first])
+
+    study = shadow.Study(probabilities, N_SAMPLES, n_models=16, store=tmp_path / "p", targets=CLASSES, head="softmax")
+    study.run("serial")
+    done = run(str(tmp_path / "p"), "--json", "-o", "out.csv")
+    assert done.exit_code == 0, done.stderr
+    assert any("STORE: these look like probabilities" in note for note in json.loads(done.stdout)["notes"])
+    assert any(
+        "look like probabilities" in note for note in json.loads((tmp_path / "out.csv.json").read_text())["notes"]
+    )
+    assert "note: STORE: these look like" in run(str(tmp_path / "p")).stdout
 
 
 def test_an_unfinished_study_needs_a_word(run, tmp_path, stores):

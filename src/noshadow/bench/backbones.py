@@ -8,6 +8,8 @@ anything else        a name or a folder that ``transformers`` loads, such as fac
 
 from __future__ import annotations
 
+import copy
+import functools
 import hashlib
 import importlib
 import logging
@@ -26,7 +28,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from noshadow.errors import InputError, missing_extra
+from noshadow.errors import FileError, InputError, missing_extra
 from noshadow.files import file_digest
 from noshadow.progress import progress_bar
 
@@ -174,6 +176,12 @@ def _vision_transformer(backbone: str) -> Callable[[Tensor], Tensor]:
 
 
 def _load_encoder(location: str, layers: int | None) -> nn.Module:
+    return copy.deepcopy(_read_encoder(location, layers))
+
+
+@functools.lru_cache(maxsize=1)
+def _read_encoder(location: str, layers: int | None) -> nn.Module:
+    """Read once: a study builds dozens of models from the same files."""
     encoder: nn.Module = _pretrained(location, **({} if layers is None else {"num_hidden_layers": layers}))
     return encoder
 
@@ -213,7 +221,7 @@ def _loading(location: str) -> Iterator[Any]:
         yield transformers
     except (OSError, ValueError, SafetensorError) as error:
         problem = str(error).partition("\n")[0]
-        raise InputError(
+        raise FileError(
             f"backbone: {location} could not be loaded ({problem}). With a network it is fetched "
             "from the Hugging Face hub; without one, pass --backbone FOLDER with its files, or one that comes in a "
             f"package: {', '.join(PACKAGED_IMAGE + PACKAGED_TEXT)}"

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from noshadow._version import __version__
 from noshadow.artefact import Arrays, UnusableArtefact, read_artefact, write_artefact
+from noshadow.files import private_folder
 
 RESULTS = 1
 """Raised when a result of the same name and options means something else than before."""
@@ -19,7 +20,7 @@ Kept = tuple[Arrays, Any]
 
 def keep(path: Path, arrays: Mapping[str, NDArray[Any]], facts: Any, identity: Any) -> None:
     """Write arrays and facts; ``identity`` says what they are of: study, method, options."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
     write_artefact(path, arrays, _versioned(identity), facts)
 
 

@@ -31,7 +31,7 @@ class _LockFile:
         self.users = 0
         self.held: set[int] = set()
         self.manifest = threading.Lock()
-        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
 
 
 _FILES: dict[Path, _LockFile] = {}

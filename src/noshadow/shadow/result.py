@@ -15,6 +15,8 @@ from noshadow.errors import InputError, name_rows
 from noshadow.shadow.plan import ROLES, ModelKey, Plan, Role
 from noshadow.shadow.store import Store, StoreError
 
+MOST_MODELS = 10**6  # more can only be a damaged manifest
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StudyResult:
@@ -87,6 +89,8 @@ class StudyResult:
 def wanted_keys(store: Store, role: Role) -> tuple[ModelKey, ...]:
     """The models that were asked of a study."""
     count = store.manifest.get({"shadow": "n_models", "target": "n_target_models", "rerun": "n_reruns"}[role], 0)
+    if not isinstance(count, int) or not 0 <= count <= MOST_MODELS:
+        raise StoreError(f"store: {store.directory / 'manifest.json'} is damaged: it asks for {count!r} {role} models")
     return tuple(ModelKey(role, number) for number in range(count))
 
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from noshadow._version import __version__
 from noshadow.artefact import Arrays, UnusableArtefact, read_artefact, write_artefact
 from noshadow.errors import InputError
-from noshadow.files import write_text
+from noshadow.files import private_folder, write_text
 from noshadow.shadow.claims import CAN_CLAIM, Claims
 from noshadow.shadow.plan import ROLES, ModelKey, Role
 
@@ -65,8 +65,8 @@ class Store:
         path = Path(directory)
         identity = _plain(study)
         with _writing(path / "manifest.json"):
-            for folder in ROLES:
-                (path / folder).mkdir(parents=True, exist_ok=True)
+            for folder in (path, *(path / role for role in ROLES)):
+                private_folder(folder)
             if not (path / "manifest.json").exists():
                 first = {"format": FORMAT, "noshadow": __version__, "study": identity}
                 _create(path / "manifest.json", _signed({**first, "fingerprint": fingerprint(identity)}))

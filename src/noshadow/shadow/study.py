@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.progress import progress_bar
 from noshadow.shadow.claims import Claims
-from noshadow.shadow.engines import Engine, ProcessEngine, SerialEngine, share_cores
+from noshadow.shadow.engines import Engine, ProcessEngine, SerialEngine, TaskHeard, share_cores
 from noshadow.shadow.fingerprint import describe_procedure, describe_value
 from noshadow.shadow.plan import ROLES, SPLITS, ModelKey, Plan, Role
 from noshadow.shadow.ray_engine import RayEngine
@@ -43,6 +43,10 @@ class StudyError(RuntimeError):
     def __init__(self, message: str, failures: dict[ModelKey, Failure]) -> None:
         super().__init__(message)
         self.failures = failures
+
+
+class StudyInterrupted(KeyboardInterrupt):
+    """Ctrl-C during a study; the message says how many of its models are kept."""
 
 
 class Study:
@@ -123,9 +127,11 @@ class Study:
         _warn_of_damage(store, pending)
         if pending:
             with store.claims() as claims, _Run(store, claims, tasks, pending, progress) as run:
-                running_on = self._engine(engine, workers, min(workers_used, len(pending)), threads, address)
+                running_on = self._engine(engine, workers, min(workers_used, len(pending)), threads, address, run.heard)
                 try:
                     run.complete(running_on)
+                except KeyboardInterrupt:
+                    raise _interrupted(store, tasks) from None
                 finally:
                     running_on.close()
             if run.failures:
@@ -176,13 +182,15 @@ class Study:
                 tasks.append(Task(group, members, tuple(map(self.plan.seed_of, group)), self.plan.n_samples))
         return tasks
 
-    def _engine(self, name: str, asked: int | None, workers: int, threads: int, address: str | None) -> Engine:
+    def _engine(
+        self, name: str, asked: int | None, workers: int, threads: int, address: str | None, heard: TaskHeard
+    ) -> Engine:
         if address is not None and name != "ray":
             raise InputError(f"address: is for engine='ray', not {name!r}")
         if name == "processes":
-            return ProcessEngine(self.train, workers, threads)
+            return ProcessEngine(self.train, workers, threads, heard)
         if name == "serial":
-            return SerialEngine(self.train, threads)
+            return SerialEngine(self.train, threads, heard)
         if name == "ray":
             return RayEngine(self.train, asked, threads, address)
         raise InputError(f"engine: {name!r} is not an engine; use 'processes', 'ray' or 'serial'")
@@ -201,12 +209,13 @@ class _Run:
         self._held: set[ModelKey] = set()
         self._errors: Counter[ModelKey] = Counter()
         self._deaths: Counter[ModelKey] = Counter()
-        self._bar = progress_bar("training models", sum(len(task.keys) for task in tasks), progress)
-        self._finished = sum(len(task.keys) for task in tasks) - sum(len(task.keys) for task in pending)
+        self._partly: dict[ModelKey, float] = {}  # by task, how much of it the bar shows before it is done
+        total, left = (sum(len(task.keys) for task in some) for some in (tasks, pending))
+        title = f"training models ({total - left} resumed)" if left < total else "training models"
+        self._bar = progress_bar(title, total, progress, done=total - left)
 
     def __enter__(self) -> _Run:
         self._advance = self._bar.__enter__()
-        self._advance(self._finished)
         return self
 
     def __exit__(self, *reason: Any) -> None:
@@ -224,6 +233,13 @@ class _Run:
                     self._settle(outcome)
             elif self._pending:  # all that is left is in the hands of another run
                 time.sleep(POLL_SECONDS)
+
+    def heard(self, task: Task, models: float) -> None:
+        """So many models more of a task are done. A task is with one worker at a time, and so is its entry."""
+        key = task.keys[0]
+        models = min(models, len(task.keys) - self._partly.get(key, 0.0))
+        self._partly[key] = self._partly.get(key, 0.0) + models
+        self._advance(models)
 
     def _next(self) -> Task | None:
         """The first pending task that no other run has; those finished elsewhere meanwhile drop out."""
@@ -254,6 +270,7 @@ class _Run:
             self._done(task)
         elif self._may_retry(task.keys[0], any(failure.died for failure in failed.values())):
             self._pending.appendleft(task)
+            self._advance(-self._partly.pop(task.keys[0], 0.0))
         else:
             self.failures |= {key: failure for key, failure in failed.items() if key in missing}
             self._done(task)
@@ -266,7 +283,7 @@ class _Run:
     def _done(self, task: Task) -> None:
         self._held.discard(task.keys[0])
         self._claims.release(task.keys[0])
-        self._advance(len(task.keys))
+        self._advance(len(task.keys) - self._partly.pop(task.keys[0], 0.0))
 
 
 def _checked_targets(targets: Any, n_samples: int) -> NDArray[Any]:
@@ -307,6 +324,14 @@ def _warn_of_damage(store: Store, pending: list[Task]) -> None:
             pass
     if damaged:
         warnings.warn("trained again, as their files are damaged:\n  " + "\n  ".join(damaged), NoshadowWarning, 3)
+
+
+def _interrupted(store: Store, tasks: list[Task]) -> StudyInterrupted:
+    keys = [key for task in tasks for key in task.keys]
+    kept = sum(store.is_whole(key) for key in keys)
+    return StudyInterrupted(
+        f"interrupted, {kept} of {len(keys)} models kept in {store.directory}; run the same again to continue"
+    )
 
 
 def _study_error(store: Store, failures: dict[ModelKey, Failure], total: int) -> StudyError:

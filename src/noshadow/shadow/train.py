@@ -41,7 +41,7 @@ from noshadow.shadow.networks import (
 )
 from noshadow.shadow.recipe import ELEMENTWISE_OPTIMIZERS, Loss, Recipe, training_loss
 from noshadow.shadow.record import Record, Recorder
-from noshadow.shadow.work import Members, limited_threads
+from noshadow.shadow.work import Members, advance, limited_threads
 
 STACK_SIZES = (8, 16, 32, 64)
 SLOW_STEP = 0.01  # seconds: such a step is all arithmetic, and stacking only saves the cost of calls
@@ -223,6 +223,7 @@ class TorchTrainer:
                 optimizer.zero_grad(set_to_none=True)
                 torch.autograd.backward(network.loss(x, y, masks))
                 optimizer.step()
+                advance(len(seeds) / (epochs * len(batches)))
                 yield step + 1 == len(batches)
 
     def _masks(self, batches: Sequence[Tensor], drops: Sequence[torch.Generator]) -> Iterator[dict[str, Tensor]]:

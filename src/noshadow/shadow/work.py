@@ -19,6 +19,10 @@ from noshadow.shadow.plan import ModelKey
 
 Members = NDArray[np.int64]
 Train = Callable[[Members, int], Any]
+Heard = Callable[[float], None]
+"""Is told how many models more are done; a part of one counts as such."""
+
+_listening: Heard | None = None
 
 
 @runtime_checkable
@@ -69,12 +73,18 @@ class Outcome:
         return cls(task, (Failure(reason, died=True),) * len(task.keys))
 
 
-def perform(train: Train, task: Task, threads: int) -> Outcome:
+def advance(models: float) -> None:
+    """For trainers: so many models more are done. A stack of G models on epoch e of E has done G·e/E of them."""
+    if _listening is not None:
+        _listening(models)
+
+
+def perform(train: Train, task: Task, threads: int, heard: Heard | None = None) -> Outcome:
     """Train the models of a task. Never raises for what ``train`` does: that becomes a ``Failure``."""
     try:
         if task.keys[0].role == "rerun" and isinstance(train, RerunsOtherwise):
             train = train.for_reruns()
-        with limited_threads(threads):
+        with limited_threads(threads), _telling(heard):
             if len(task.keys) > 1 and isinstance(train, TrainsMany):
                 given = list(train.train_many(task.members, task.seeds))
             else:
@@ -84,6 +94,16 @@ def perform(train: Train, task: Task, threads: int) -> Outcome:
     except (Exception, SystemExit) as error:
         return Outcome(task, (_failure(error),) * len(task.keys))
     return Outcome(task, tuple(_checked(result, task.n_samples) for result in given))
+
+
+@contextmanager
+def _telling(heard: Heard | None) -> Iterator[None]:
+    global _listening
+    before, _listening = _listening, heard
+    try:
+        yield
+    finally:
+        _listening = before
 
 
 @contextmanager

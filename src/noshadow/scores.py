@@ -393,21 +393,21 @@ def _chunks(
 ) -> Iterator[tuple[slice, Records]]:
     """All records in order, a chunk at a time, with their leverage blocks where there is a curvature."""
 
-    def records(rows: slice, block: Tensor | None = None, leftover: Tensor | None = None) -> Records:
+    def records(rows: slice, design: Tensor, block: Tensor | None = None, leftover: Tensor | None = None) -> Records:
         trace = None if losses is None else losses[:, rows].T
-        return Records(layer.kind, layer.design(rows), layer.outputs[rows], layer.targets[rows], block, leftover, trace)
+        return Records(layer.kind, design, layer.outputs[rows], layer.targets[rows], block, leftover, trace)
 
     if curvature is None:
         for rows in layer.chunks(_PLAIN_CHUNK):
-            yield rows, records(rows)
+            yield rows, records(rows, layer.design(rows))
     else:
-        for rows, block, leftover in curvature.blocks():
-            yield rows, records(rows, block, leftover if full_step else None)
+        for rows, block, leftover, design in curvature.blocks():
+            yield rows, records(rows, design, block, leftover if full_step else None)
 
 
 def _stationarity(layer: LastLayer, curvature: DenseCurvature, influence_sum: float) -> float:
     scale = 1.0 if layer.kind.classifies else float(layer.targets.square().sum().sqrt())
-    if curvature.decrement <= 1e-10 * scale:
+    if curvature.stationarity.decrement <= 1e-10 * scale:
         return 0.0
     typical = math.sqrt(max(0.0, influence_sum) / layer.n)
-    return curvature.decrement / typical if typical > 0 else math.inf
+    return curvature.stationarity.decrement / typical if typical > 0 else math.inf

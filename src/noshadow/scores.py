@@ -24,6 +24,7 @@ from torch import Tensor
 
 from noshadow.curvature import DenseCurvature, dense_curvature
 from noshadow.curvature.dense import DEFAULT_MEMORY
+from noshadow.diagnostics import Diagnostics, concerns
 from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.heads import Head
 from noshadow.layer import LastLayer, as_floats
@@ -33,10 +34,8 @@ from noshadow.progress import progress_bar
 LEVERAGE_FLOOR = 1e-8
 """1 − h is not taken below this: at h = 1 the fit without the record is undefined, the scores stay finite."""
 _SAFE_LEVERAGE = 0.99  # below this bound on the eigenvalues of AW, I − AW is far from singular: a plain solve will do
-_STATIONARY = 1.0
 _PLAIN_CHUNK = 65_536  # records at a time where no curvature is needed
 _TRACE_PART = 4_194_304  # losses of a trace that are worked on at a time: 32 MiB
-_LINEAR = 0.02
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Records:
     outputs: Tensor  # (c, m)
     targets: Tensor  # (c,) or (c, q)
     block: Tensor | None = None  # A: (c,) or (c, r, r)
-    leftover: Tensor | None = None  # x̃ᵀH⁻¹G, (c, r or q): zero where the head is taken as stationary
+    leftover: Tensor | None = None  # x̃ᵀH⁻¹G, (c, r or q), for the full step; None: the head is taken as stationary
     trace: Tensor | None = None  # loss after each epoch, (c, epochs), in the precision and on the device it came in
 
     @cached_property
@@ -73,8 +72,15 @@ class Records:
     @cached_property
     def first_order_shift(self) -> Tensor:
         """A g: how the outputs move, to first order, when the record is taken out, (c, r or q)."""
-        a, g = self.leverage_block, self.gradient
-        return a.unsqueeze(1) * g if a.ndim == 1 else (a @ g.unsqueeze(2)).squeeze(2)
+        return _times(self.leverage_block, self.gradient)
+
+    @cached_property
+    def present(self) -> tuple[Tensor, Tensor]:
+        """Outputs (c, m) and reduced gradient (c, r or q) of the head that the record is part of: z and g as they are.
+        With the full step those of the head one Newton step on, z − x̃ᵀH⁻¹G and g − W x̃ᵀH⁻¹G."""
+        if self.leftover is None:
+            return self.outputs, self.gradient
+        return self.outputs - self.head.expand(self.leftover), self.gradient - _times(self.curvature, self.leftover)
 
     @cached_property
     def leverage(self) -> Tensor:
@@ -94,12 +100,21 @@ class Records:
 
     @cached_property
     def removal(self) -> tuple[Tensor, Tensor]:
-        """d = (I − AW)⁻¹(Ag − leftover), the output shift of a Newton step without the record, and a flag for h ≈ 1."""
-        start = self.first_order_shift if self.leftover is None else self.first_order_shift - self.leftover
+        """d = (I − AW)⁻¹Ag, the output shift of a Newton step without the record, and a flag for h ≈ 1.
+
+        With the full step both heads take it, from the same parameters: with the record the outputs move by −ℓ,
+        ℓ = x̃ᵀH⁻¹G, without it by (I − AW)⁻¹(Ag − ℓ). The difference is (I − AW)⁻¹A(g − Wℓ).
+        """
+        start = self.first_order_shift if self.leftover is None else _times(self.leverage_block, self.present[1])
         if self.leverage_block.ndim == 1:
             room = 1.0 - self.leverage
             return start / room.clamp(min=LEVERAGE_FLOOR).unsqueeze(1), room < LEVERAGE_FLOOR
         return _matrix_removal(self.leverage_block, self.curvature, start)
+
+
+def _times(matrix: Tensor, vector: Tensor) -> Tensor:
+    """Products of blocks, (c,) or (c, r, r), and vectors, (c, r or q)."""
+    return matrix.unsqueeze(1) * vector if matrix.ndim == 1 else (matrix @ vector.unsqueeze(2)).squeeze(2)
 
 
 def _matrix_removal(a: Tensor, w: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
@@ -161,17 +176,19 @@ def influence(records: Records) -> Tensor:
 
 def newton(records: Records) -> Tensor:
     """NS = gᵀA(I − WA)⁻¹g: the loss, linearised, after a Newton step without the record (squared error: 2e²h/(1−h)).
-    With the full step it is gᵀ(I − AW)⁻¹(Ag − x̃ᵀH⁻¹G), which does not assume a stationary head."""
-    gap = (records.gradient * records.removal[0]).sum(1)
-    # at a stationary point the correction is a semi-definite form: rounding must not turn it negative
-    return torch.maximum(gap, influence(records)) if records.leftover is None else gap
+    With the full step g is the gradient after a Newton step with the record."""
+    gradient = records.present[1]
+    gap, first_order = (
+        (gradient * shift).sum(1) for shift in (records.removal[0], _times(records.leverage_block, gradient))
+    )
+    return torch.maximum(gap, first_order.clamp(min=0.0))  # semi-definite forms, up to rounding
 
 
 def leave_one_out(records: Records) -> Tensor:
     """ℓ(z + d, y) − ℓ(z, y), d = A(I − WA)⁻¹g: the loss at the leave-one-out outputs minus the training loss.
-    Exact for squared error, e²/(1−h)² − e²; one Newton step otherwise."""
-    shift = records.head.expand(records.removal[0])
-    return records.head.loss_change(records.outputs, records.targets, shift)
+    Exact for squared error, e²/(1−h)² − e²; one Newton step otherwise. With the full step z and g are those after a
+    Newton step with the record: for squared error the gap between two converged heads, wherever this one stopped."""
+    return records.head.loss_change(records.present[0], records.targets, records.head.expand(records.removal[0]))
 
 
 def mean_trace(records: Records) -> Tensor:
@@ -225,20 +242,6 @@ SCORES: dict[str, Score] = {
 }
 
 
-@dataclass(frozen=True)
-class Diagnostics:
-    """What the scoring pass found out about the layer; None where no score needed the curvature."""
-
-    rank: int | None = None
-    null_directions: int | None = None
-    stationarity: float | None = None
-    """‖G‖ in the Hessian's metric, in units of one record's gradient (root mean square): 0 for a converged head."""
-    linearity: float | None = None
-    """Relative distance of the outputs from a linear function of the features."""
-    flagged: tuple[int, ...] = ()
-    """Records without which the fit is undefined (h = 1): their scores are floors."""
-
-
 def score(
     layer: LastLayer,
     scores: Sequence[str] | None = None,
@@ -253,7 +256,9 @@ def score(
     scores     names from ``noshadow.scores.SCORES``; None: all the default ones that apply to the head
     trace      (epochs, n): the loss of the same records, in the same order, after each epoch of training; adds
                ``mean_trace`` and ``trace_iqr``
-    full_step  ``newton`` and ``leave_one_out`` with the true gradient sum, for heads that are not at a stationary point
+    full_step  ``newton`` and ``leave_one_out`` of the heads that one more Newton step would give, with the record and
+               without it: their size at convergence, for a head that stopped short of it. An attack sees the head as
+               it is: to rank records, leave it out
     memory     working memory in GiB
     progress   show a bar; None: where stderr is a terminal
     """
@@ -297,39 +302,13 @@ def score_with_diagnostics(
         rank=curvature.rank,
         null_directions=curvature.null_directions,
         stationarity=_stationarity(layer, curvature, influence_sum),
+        best_ridge=curvature.stationarity.best_ridge,
+        best_ridge_leaves=curvature.stationarity.share,
+        halving=curvature.stationarity.halving,
         linearity=curvature.linearity,
         flagged=tuple(flagged),
     )
     return frame, diagnostics
-
-
-def concerns(layer: LastLayer, found: Diagnostics) -> list[str]:
-    """What a person should know before trusting the scores: one sentence each, with the remedy."""
-    messages = []
-    if found.linearity is not None and found.linearity > _LINEAR:
-        messages.append(
-            f"outputs: {found.linearity:.1%} of their spread is not a linear function of the features; check that "
-            "the features are the inputs of the last layer, that rows are aligned, and that bias= is right"
-        )
-    if found.stationarity is not None and found.stationarity > _STATIONARY:
-        messages.append(
-            f"the head is not at a stationary point of the given objective: the gradient left over is "
-            f"{found.stationarity:.3g} times that of a typical record. The ranking usually holds, the size of the gaps "
-            "may not; check ridge= (weight decay), train the head to convergence, or use full_step=True"
-        )
-    if found.null_directions:
-        messages.append(
-            f"the loss has no curvature along {found.null_directions} directions that the features do span (saturated "
-            "outputs: perfectly separated data without a ridge); scores ignore those directions. Pass the ridge= that "
-            "the model was trained with"
-        )
-    if found.flagged:
-        which = "all records" if len(found.flagged) == layer.n else name_rows(found.flagged)
-        messages.append(
-            f"{which}: leverage is 1, the fit without the record is undefined; newton and leave_one_out are finite "
-            "floors there. Treat these records as fully exposed"
-        )
-    return messages
 
 
 def _as_trace(trace: Any, n: int) -> Tensor:

@@ -9,8 +9,8 @@ Aᵢ is the leverage block of record i. G is zero at a stationary point of the o
 Newton step that would get there moves the outputs by minus that.
 
 All of it happens in whitened coordinates (``noshadow.curvature.whiten``), in three passes over the records in chunks
-(four where the features are close to rank-deficient): two to build, one to read the blocks. H is formed once, as one sum
-of Kronecker products; its inverse once.
+(four where the features are close to rank-deficient): two to build, one to read the blocks. H is formed once, as one
+sum of Kronecker products; its inverse once.
 Nothing of size n × (number of parameters) is ever held, so memory does not grow with n.
 """
 
@@ -106,21 +106,12 @@ def dense_curvature(
     advance(layer.n)
     size = whitening.transform.shape[1]
     total = KroneckerSum(size, width, layer.outputs)
-    mean = layer.outputs.mean(0)
-    fit = Fit(size, layer.kind.reduce(mean))
+    fit = Fit(layer, whitening)
     for rows in layer.chunks(chunk):
         design = layer.design(rows)
         x = design @ whitening.transform
-        z, y = layer.outputs[rows], layer.targets[rows]
-        total.add(x, layer.kind.packed_curvature(z))
-        outputs = layer.kind.reduce(z)
-        fit.add(
-            x,
-            outputs,
-            gradient=layer.kind.reduce(layer.kind.gradient(z, y)),
-            residual=outputs - design @ whitening.fitted,
-            halving=layer.kind.loss_change(z, y, 0.5 * (mean - z)),
-        )
+        total.add(x, layer.kind.packed_curvature(layer.outputs[rows]))
+        fit.add(rows, design, x)
         advance(rows.stop - rows.start)
 
     hessian = total.matrix()
@@ -130,12 +121,11 @@ def dense_curvature(
         blocks[a, :, a] += whitening.penalty
     inverse, null = psd_inverse(hessian)
     del hessian, blocks
-    stationarity = fit.stationarity(layer, whitening, lambda columns: _apply(inverse, columns, width))
     return DenseCurvature(
         layer=layer,
         chunk=chunk,
         null_directions=null,
-        stationarity=stationarity,
+        stationarity=fit.stationarity(lambda columns: _apply(inverse, columns, width)),
         linearity=fit.linearity,
         _whitening=whitening,
         _inverse=inverse,

@@ -9,9 +9,10 @@ units of the columns. A column that the penalty outweighs by many orders of magn
 the data hardly touch: it drops out smoothly and takes no other along. (Coordinates that are orthonormal for the data
 alone would carry its penalty, enormous in their units, into all of them.)
 
-Directions that the data do not see (dead units, duplicated and collinear columns) are left out. Nothing is lost by it:
-in these coordinates a direction without data is orthogonal to the others under D, so the penalty, minimised over it,
-does not change. Without a penalty T is orthonormal for the data, and k is the rank.
+Directions that the data do not see (dead units, duplicated and collinear columns) are left out where they are among the
+principal directions of X̃ᵀX̃ + D. Nothing is lost by it: then they are orthogonal to the others under D, so the penalty,
+minimised over them, does not change. Without a penalty all of them are, T is orthonormal for the data, and k is the
+rank. (Columns that repeat each other under different penalties stay, k > rank: the penalty keeps them in check.)
 """
 
 from __future__ import annotations
@@ -34,11 +35,13 @@ _SMALLEST_COLUMN = 1e-290  # below it, a column cannot be scaled up without over
 
 @dataclass(frozen=True)
 class Whitening:
-    """transform T (P, k), penalty D_φ (k, k), the rank of X̃, and the least-squares parameters (P, r) of the outputs."""
+    """transform T (P, k), penalty D_φ (k, k), rank and column norms (P,) of X̃, and the least-squares parameters (P, r)
+    of the outputs."""
 
     transform: Tensor
     penalty: Tensor
     rank: int
+    norms: Tensor
     fitted: Tensor
 
 
@@ -52,9 +55,9 @@ class _Products(NamedTuple):
 
 def whiten(layer: LastLayer, chunk: int) -> Whitening:
     """The coordinates of a layer, in one pass over its features (two where they are close to rank-deficient)."""
-    norms, gram, cross = _products(layer, chunk)
-    kept = (norms > 0).nonzero().flatten()
-    norms, gram, cross = norms[kept], gram[kept][:, kept], cross[kept]
+    every_norm, gram, cross = _products(layer, chunk)
+    kept = (every_norm > 0).nonzero().flatten()
+    norms, gram, cross = every_norm[kept], gram[kept][:, kept], cross[kept]
     root_penalty = layer.penalty()[kept].sqrt()
     length = torch.hypot(norms, root_penalty)
     seen, penalised = norms / length, root_penalty / length  # seen² + penalised² = 1, the shares of data and penalty
@@ -79,6 +82,7 @@ def whiten(layer: LastLayer, chunk: int) -> Whitening:
         transform=widen(root / length.unsqueeze(1)),
         penalty=0.5 * (penalty + penalty.T),
         rank=basis.shape[1],
+        norms=every_norm,
         fitted=widen((basis @ (basis.T @ cross)) / norms.unsqueeze(1)),
     )
 
@@ -150,7 +154,7 @@ def _cholesky_root(gram: Tensor, threshold: float = 0.0) -> Tensor | None:
 
 def _triangular_factor(layer: LastLayer, norms: Tensor, kept: Tensor, chunk: int) -> Tensor:
     """R of a QR factorisation of the unit-norm columns, accumulated over chunks of rows."""
-    factor = norms.new_zeros((0, len(kept)))
+    factor = norms.new_zeros((len(kept), len(kept)))
     for rows in layer.chunks(max(chunk, 2 * len(kept))):
         x = layer.design(rows)[:, kept] / norms
         factor = torch.linalg.qr(torch.cat((factor, x)), mode="r").R
@@ -163,8 +167,8 @@ def _orthogonal_root(factor: Tensor, seen: Tensor, penalised: Tensor, floor: flo
     What the data see of v, ‖R·(seen ∘ v)‖, is rounding where it is below floor·‖seen ∘ v‖.
     """
     columns = factor * seen
-    whole = torch.cat((columns, torch.diag(penalised))) if bool(penalised.any()) else columns
-    _, sizes, directions = torch.linalg.svd(whole, full_matrices=False)
+    _, sizes, directions = torch.linalg.svd(torch.cat((columns, torch.diag(penalised))), full_matrices=False)
     heard = torch.linalg.vector_norm(columns @ directions.T, dim=0)
     real = heard > floor * torch.linalg.vector_norm(directions * seen, dim=1)
-    return directions[real].T / sizes[real]
+    root: Tensor = directions[real].T / sizes[real]
+    return root

@@ -92,11 +92,14 @@ def reference(x, y, theta, ridge, sample, weight, smoothing):
     total = pull.sum(0) + ridge * flat
     influence = ((g @ torch.linalg.pinv(whole, hermitian=True, rtol=1e-12)) * pull).sum(1)
     newton, full, leverage = [], [], []
+    step = -torch.linalg.pinv(whole, hermitian=True, rtol=1e-12) @ total
     for i in range(len(x)):
         own = torch.autograd.functional.hessian(lambda t, i=i: trained(t)[i], flat)
         without = torch.linalg.pinv(whole - own, hermitian=True, rtol=1e-12)
         newton.append(float(g[i] @ without @ pull[i]))
-        full.append(float(-g[i] @ without @ (total - pull[i])))
+        # both heads take their Newton step; the gap is linear at the one with the record
+        curved = torch.autograd.functional.hessian(lambda t, i=i: seen(t)[i], flat)
+        full.append(float((g[i] + curved @ step) @ (-without @ (total - pull[i]) - step)))
         leverage.append(float(torch.trace(torch.linalg.pinv(whole, hermitian=True, rtol=1e-12) @ own)))
     return {"leverage": leverage, "influence": influence.numpy(), "newton": newton, "full": full, "loss": seen(flat)}
 

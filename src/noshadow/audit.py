@@ -20,11 +20,12 @@ from rich.text import Text
 
 from noshadow._version import __version__
 from noshadow.curvature.dense import DEFAULT_MEMORY
+from noshadow.diagnostics import Diagnostics, concerns
 from noshadow.errors import InputError, NoshadowWarning
 from noshadow.extract import Extracted, extract
 from noshadow.layer import LastLayer
 from noshadow.objective import Objective
-from noshadow.scores import Diagnostics, concerns, score_with_diagnostics
+from noshadow.scores import score_with_diagnostics
 from noshadow.tables import save_table
 
 _PREFERENCE = ("leave_one_out", "newton", "influence", "loss")
@@ -140,7 +141,7 @@ def audit(
     layer, output    which linear layer, which of several outputs of a torch module to audit
     scores           names of scores; None: all that apply
     trace            (epochs, n): the loss of each record after each epoch, for ``mean_trace`` and ``trace_iqr``
-    full_step        do not assume that the head is at a stationary point (see ``noshadow.score``)
+    full_step        score the heads that one more Newton step would give (see ``noshadow.score``)
     """
     objective = Objective(head, loss, ridge, weight_decay, sample_weight, class_weight, label_smoothing)
     with _gathered() as warned:
@@ -227,6 +228,7 @@ def _metadata(found: Extracted, diagnostics: Diagnostics, ranking: str, full_ste
         "label_smoothing": layer.label_smoothing,
         "rank": diagnostics.rank,
         "stationarity": diagnostics.stationarity,
+        "best_ridge": diagnostics.best_ridge,
         "linearity": diagnostics.linearity,
         "flagged": len(diagnostics.flagged),
         "full_step": full_step,

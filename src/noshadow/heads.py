@@ -33,6 +33,7 @@ from torch import Tensor
 from noshadow.errors import InputError
 from noshadow.packing import packed_outer, packed_size
 
+_HARMLESS = 30.0  # exp of this is far from overflow
 HeadName = Literal["squared", "logistic", "softmax"]
 
 
@@ -139,9 +140,7 @@ class Logistic(_OneCurvature):
         return self._sign(y, z).unsqueeze(-1).expand_as(z)
 
     def loss_change(self, z: Tensor, y: Tensor, d: Tensor) -> Tensor:
-        s = self._sign(y, z).unsqueeze(-1)
-        small = torch.log1p((torch.sigmoid(-s * z) * torch.expm1(-s * d)).sum(-1))
-        return torch.where(_is_small(d), small, self.loss(z + d, y) - self.loss(z, y))
+        return _softplus_change(-self.signal(z, y), -self.signal(d, y))
 
     def entropy(self, z: Tensor) -> Tensor:
         return (torch.sigmoid(z) * _softplus(-z) + torch.sigmoid(-z) * _softplus(z)).squeeze(-1)
@@ -236,10 +235,16 @@ class Softmax:
         return -others.scatter_(-1, y.unsqueeze(-1), -1.0)
 
     def loss_change(self, z: Tensor, y: Tensor, d: Tensor) -> Tensor:
-        # Σₖ pₖ exp(dₖ − d_y) = 1 + Σₖ pₖ (exp(dₖ − d_y) − 1), where the term of the true class is zero
-        relative = torch.expm1(d - d.gather(-1, y.unsqueeze(-1)))
-        small = torch.log1p((torch.softmax(z, -1) * relative).sum(-1))
-        return torch.where(_is_small(d), small, self.loss(z + d, y) - self.loss(z, y))
+        """Of log(1 + exp(−φ)), where −φ changes by log Σ qₖ exp(dₖ − d_y) over the other classes, q their softmax."""
+        margins, index = self._margins(z, y), y.unsqueeze(-1)
+        rival = margins.argmax(-1, keepdim=True)
+        apart = (d - d.gather(-1, rival)).scatter(-1, index, 0.0)
+        near = torch.log1p((torch.softmax(margins, -1) * torch.expm1(apart.clamp(max=_HARMLESS))).sum(-1))
+        far = torch.logsumexp(torch.log_softmax(margins, -1) + apart, -1)
+        change = torch.where(apart.amax(-1) < _HARMLESS, near, far) + (
+            d.gather(-1, rival) - d.gather(-1, index)
+        ).squeeze(-1)
+        return _softplus_change(torch.logsumexp(margins, -1), change)
 
     def entropy(self, z: Tensor) -> Tensor:
         d, top = self._top_deficit(z)
@@ -307,9 +312,20 @@ def _softplus(u: Tensor) -> Tensor:
     return torch.logaddexp(u, torch.zeros((), dtype=u.dtype, device=u.device))
 
 
-def _is_small(d: Tensor) -> Tensor:
-    """Shifts for which exp(d) is harmless."""
-    return d.abs().amax(-1) < 30.0
+def _softplus_change(u: Tensor, d: Tensor) -> Tensor:
+    """softplus(u + d) − softplus(u) to full relative accuracy.
+
+    Left of zero it is log(1 + σ(u)(eᵈ − 1)), where log1p is never near −1. Right of zero softplus(u) is
+    u + softplus(−u), which leads back there, but for a large step down across zero, where the plain difference loses
+    nothing.
+    """
+    right = u > 0
+    step = torch.where(right, -d, d)
+    small = torch.log1p(torch.sigmoid(-u.abs()) * torch.expm1(step.clamp(max=_HARMLESS)))
+    large = _softplus(step - u.abs()) - _softplus(-u.abs())  # the first term outweighs the second
+    left = torch.where(step < _HARMLESS, small, large)
+    across = _softplus(u + d) - _softplus(u)
+    return torch.where(right, torch.where((d < -1.0) & (u + d < 0), across, d + left), left)
 
 
 def _deficit(p: Tensor, index: Tensor) -> Tensor:

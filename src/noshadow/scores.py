@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -29,6 +29,7 @@ from torch import Tensor
 
 from noshadow.curvature import DenseCurvature, dense_curvature
 from noshadow.curvature.dense import DEFAULT_MEMORY
+from noshadow.diagnostics import Diagnostics, concerns
 from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.heads import Head
 from noshadow.layer import LastLayer, as_floats
@@ -38,10 +39,16 @@ from noshadow.progress import progress_bar
 LEVERAGE_FLOOR = 1e-8
 """1 − h is not taken below this: at h = 1 the fit without the record is undefined, the scores stay finite."""
 _SAFE_LEVERAGE = 0.99  # below this bound on the eigenvalues of AW, I − AW is far from singular: a plain solve will do
-_STATIONARY = 1.0
 _PLAIN_CHUNK = 65_536  # records at a time where no curvature is needed
 _TRACE_PART = 4_194_304  # losses of a trace that are worked on at a time: 32 MiB
-_LINEAR = 0.02
+
+
+class Present(NamedTuple):
+    """The head that a record is part of: outputs (c, m), reduced gradient g and pull g' (c, r or q)."""
+
+    outputs: Tensor
+    gradient: Tensor
+    pull: Tensor
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,7 @@ class Records:
     outputs: Tensor  # (c, m)
     targets: Tensor  # (c,) or (c, q)
     block: Tensor | None = None  # A: (c, k), k = 1 or one per label, or (c, r, r)
-    leftover: Tensor | None = None  # x̃ᵀH⁻¹G, (c, r or q): zero where the head is taken as stationary
+    leftover: Tensor | None = None  # x̃ᵀH⁻¹G, (c, r or q), for the full step; None: the head is taken as stationary
     trace: Tensor | None = None  # loss after each epoch, (c, epochs), in the precision and on the device it came in
     trained: Head | None = None  # the loss that the weights multiply; None: that of the head
     weights: Tensor | None = None  # (c, 1), or (c, k) for k labels; None: all 1
@@ -79,23 +86,41 @@ class Records:
         return self.block
 
     @cached_property
-    def curvature(self) -> Tensor:
-        """W' of the record's term of the objective in reduced coordinates, (c, k) or (c, r, r)."""
+    def plain_curvature(self) -> Tensor:
+        """W in reduced coordinates, (c, k) or (c, r, r)."""
         packed = self.head.packed_curvature(self.outputs)
-        packed = packed if self.weights is None else self.weights * packed
         width = self.head.width(self.outputs.shape[1])
         return packed if width == 1 else unpack(packed, width)
 
     @cached_property
+    def curvature(self) -> Tensor:
+        """W' of the record's term of the objective, likewise."""
+        plain = self.plain_curvature
+        if self.weights is None:
+            return plain
+        return self.weights * plain if plain.ndim == 2 else self.weights.unsqueeze(2) * plain
+
+    @cached_property
     def first_order_shift(self) -> Tensor:
         """A g': how the outputs move, to first order, when the record is taken out, (c, r or q)."""
-        a, g = self.leverage_block, self.pull
-        return a * g if a.ndim == 2 else (a @ g.unsqueeze(2)).squeeze(2)
+        return _times(self.leverage_block, self.pull)
 
     @cached_property
     def own_fit(self) -> Tensor:
         """W'A of each label or of the one number that all outputs share, (c, k): rounding must not carry it past 1."""
         return (self.curvature * self.leverage_block).clamp(max=1.0)
+
+    @cached_property
+    def present(self) -> Present:
+        """The head that the record is part of: z, g and g' as they are. With the full step those of the head one Newton
+        step on: z − x̃ᵀH⁻¹G, g − W x̃ᵀH⁻¹G, g' − W' x̃ᵀH⁻¹G."""
+        if self.leftover is None:
+            return Present(self.outputs, self.gradient, self.pull)
+        return Present(
+            self.outputs - self.head.expand(self.leftover),
+            self.gradient - _times(self.plain_curvature, self.leftover),
+            self.pull - _times(self.curvature, self.leftover),
+        )
 
     @cached_property
     def leverage(self) -> Tensor:
@@ -115,12 +140,21 @@ class Records:
 
     @cached_property
     def removal(self) -> tuple[Tensor, Tensor]:
-        """d = (I − AW')⁻¹(Ag' − leftover), the output shift of a Newton step without the record; a flag for h ≈ 1."""
-        start = self.first_order_shift if self.leftover is None else self.first_order_shift - self.leftover
+        """d = (I − AW')⁻¹Ag', the output shift of a Newton step without the record, and a flag for h ≈ 1.
+
+        With the full step both heads take it, from the same parameters: with the record the outputs move by −ℓ,
+        ℓ = x̃ᵀH⁻¹G, without it by (I − AW')⁻¹(Ag' − ℓ). The difference is (I − AW')⁻¹A(g' − W'ℓ).
+        """
+        start = self.first_order_shift if self.leftover is None else _times(self.leverage_block, self.present.pull)
         if self.leverage_block.ndim == 2:
             room = 1.0 - self.own_fit
             return start / room.clamp(min=LEVERAGE_FLOOR), (room < LEVERAGE_FLOOR).any(1)
         return _matrix_removal(self.leverage_block, self.curvature, start)
+
+
+def _times(matrix: Tensor, vector: Tensor) -> Tensor:
+    """Products of blocks, (c, k) or (c, r, r), and vectors, (c, r or q)."""
+    return matrix * vector if matrix.ndim == 2 else (matrix @ vector.unsqueeze(2)).squeeze(2)
 
 
 def _matrix_removal(a: Tensor, w: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
@@ -184,18 +218,20 @@ def influence(records: Records) -> Tensor:
 
 def newton(records: Records) -> Tensor:
     """NS = gᵀA(I − W'A)⁻¹g': the loss, linearised, after a Newton step without the record (squared error: 2e²h/(1−h)).
-    With the full step it is gᵀ(I − AW')⁻¹(Ag' − x̃ᵀH⁻¹G), which does not assume a stationary head."""
-    gap = (records.gradient * records.removal[0]).sum(1)
-    # at a stationary point, and for g' ∝ g, the correction is a semi-definite form: rounding must not make it negative
-    definite = records.leftover is None and records.trained is None
-    return torch.maximum(gap, influence(records)) if definite else gap
+    With the full step g and g' are those after a Newton step with the record."""
+    gap = (records.present.gradient * records.removal[0]).sum(1)
+    if records.trained is not None:
+        return gap
+    # for g' ∝ g both are semi-definite forms: rounding must not make them negative, or the second smaller
+    first_order = (records.present.gradient * _times(records.leverage_block, records.present.pull)).sum(1)
+    return torch.maximum(gap, first_order.clamp(min=0.0))
 
 
 def leave_one_out(records: Records) -> Tensor:
     """ℓ(z + d, y) − ℓ(z, y), d = A(I − W'A)⁻¹g': the loss at the leave-one-out outputs minus the training loss.
-    Exact for squared error, e²/(1−h)² − e²; one Newton step otherwise."""
-    shift = records.head.expand(records.removal[0])
-    return records.head.loss_change(records.outputs, records.targets, shift)
+    Exact for squared error, e²/(1−h)² − e²; one Newton step otherwise. With the full step z and g' are those after a
+    Newton step with the record: for squared error the gap between two converged heads, wherever this one stopped."""
+    return records.head.loss_change(records.present.outputs, records.targets, records.head.expand(records.removal[0]))
 
 
 def mean_trace(records: Records) -> Tensor:
@@ -249,20 +285,6 @@ SCORES: dict[str, Score] = {
 }
 
 
-@dataclass(frozen=True)
-class Diagnostics:
-    """What the scoring pass found out about the layer; None where no score needed the curvature."""
-
-    rank: int | None = None
-    null_directions: int | None = None
-    stationarity: float | None = None
-    """‖G‖ in the Hessian's metric, in units of one record's gradient (root mean square): 0 for a converged head."""
-    linearity: float | None = None
-    """Relative distance of the outputs from a linear function of the features."""
-    flagged: tuple[int, ...] = ()
-    """Records without which the fit is undefined (h = 1): their scores are floors."""
-
-
 def score(
     layer: LastLayer,
     scores: Sequence[str] | None = None,
@@ -277,7 +299,9 @@ def score(
     scores     names from ``noshadow.scores.SCORES``; None: all the default ones that apply to the head
     trace      (epochs, n): the loss of the same records, in the same order, after each epoch of training; adds
                ``mean_trace`` and ``trace_iqr``
-    full_step  ``newton`` and ``leave_one_out`` with the true gradient sum, for heads that are not at a stationary point
+    full_step  ``newton`` and ``leave_one_out`` of the heads that one more Newton step would give, with the record and
+               without it: their size at convergence, for a head that stopped short of it. An attack sees the head as
+               it is: to rank records, leave it out
     memory     working memory in GiB
     progress   show a bar; None: where stderr is a terminal
     """
@@ -321,39 +345,13 @@ def score_with_diagnostics(
         rank=curvature.rank,
         null_directions=curvature.null_directions,
         stationarity=_stationarity(layer, curvature, influence_sum),
+        best_ridge=curvature.stationarity.best_ridge,
+        best_ridge_leaves=curvature.stationarity.share,
+        halving=curvature.stationarity.halving,
         linearity=curvature.linearity,
         flagged=tuple(flagged),
     )
     return frame, diagnostics
-
-
-def concerns(layer: LastLayer, found: Diagnostics) -> list[str]:
-    """What a person should know before trusting the scores: one sentence each, with the remedy."""
-    messages = []
-    if found.linearity is not None and found.linearity > _LINEAR:
-        messages.append(
-            f"outputs: {found.linearity:.1%} of their spread is not a linear function of the features; check that "
-            "the features are the inputs of the last layer, that rows are aligned, and that bias= is right"
-        )
-    if found.stationarity is not None and found.stationarity > _STATIONARY:
-        messages.append(
-            f"the head is not at a stationary point of the given objective: the gradient left over is "
-            f"{found.stationarity:.3g} times that of a typical record. The ranking usually holds, the size of the gaps "
-            "may not; check ridge= (weight decay), train the head to convergence, or use full_step=True"
-        )
-    if found.null_directions:
-        messages.append(
-            f"the loss has no curvature along {found.null_directions} directions that the features do span (saturated "
-            "outputs: perfectly separated data without a ridge; or weights of 0); scores ignore those directions. Pass "
-            "the ridge= that the model was trained with"
-        )
-    if found.flagged:
-        which = "all records" if len(found.flagged) == layer.n else name_rows(found.flagged)
-        messages.append(
-            f"{which}: leverage is 1, the fit without the record is undefined; newton and leave_one_out are finite "
-            "floors there. Treat these records as fully exposed"
-        )
-    return messages
 
 
 def _as_trace(trace: Any, n: int) -> Tensor:
@@ -417,10 +415,10 @@ def _chunks(
 ) -> Iterator[tuple[slice, Records]]:
     """All records in order, a chunk at a time, with their leverage blocks where there is a curvature."""
 
-    def records(rows: slice, block: Tensor | None = None, leftover: Tensor | None = None) -> Records:
+    def records(rows: slice, design: Tensor, block: Tensor | None = None, leftover: Tensor | None = None) -> Records:
         return Records(
             head=layer.kind,
-            design=layer.design(rows),
+            design=design,
             outputs=layer.outputs[rows],
             targets=layer.targets[rows],
             block=block,
@@ -432,15 +430,15 @@ def _chunks(
 
     if curvature is None:
         for rows in layer.chunks(_PLAIN_CHUNK):
-            yield rows, records(rows)
+            yield rows, records(rows, layer.design(rows))
     else:
-        for rows, block, leftover in curvature.blocks():
-            yield rows, records(rows, block, leftover if full_step else None)
+        for rows, block, leftover, design in curvature.blocks():
+            yield rows, records(rows, design, block, leftover if full_step else None)
 
 
 def _stationarity(layer: LastLayer, curvature: DenseCurvature, influence_sum: float) -> float:
     scale = 1.0 if layer.kind.classifies else float(layer.targets.square().sum().sqrt())
-    if curvature.decrement <= 1e-10 * scale:
+    if curvature.stationarity.decrement <= 1e-10 * scale:
         return 0.0
     typical = math.sqrt(max(0.0, influence_sum) / layer.n)
-    return curvature.decrement / typical if typical > 0 else math.inf
+    return curvature.stationarity.decrement / typical if typical > 0 else math.inf

@@ -7,17 +7,17 @@ reduced output coordinates (``noshadow.heads``), and D the penalty,
 
 Wᵢ and gᵢ are those of the record's term of the objective: its weight is in them. Independent labels have an H each.
 
-Aᵢ is the leverage block of record i. G is zero at a stationary point of the objective; ``leftover`` is x̃ᵢᵀH⁻¹G, the
-output shift of the Newton step that would get there, and ``decrement`` is √⟨G, H⁻¹G⟩.
+Aᵢ is the leverage block of record i. G is zero at a stationary point of the objective; ``leftover`` is x̃ᵢᵀH⁻¹G: the
+Newton step that would get there moves the outputs by minus that.
 
-All of it happens in whitened feature coordinates (``noshadow.curvature.whiten``), in three passes over the records in
-chunks: two to build, one to read the blocks. H is formed once, as one sum of Kronecker products; its inverse once.
+All of it happens in whitened coordinates (``noshadow.curvature.whiten``), in three passes over the records in chunks
+(four where the features are close to rank-deficient): two to build, one to read the blocks. H is formed once, as one
+sum of Kronecker products; its inverse once.
 Nothing of size n × (number of parameters) is ever held, so memory does not grow with n.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -27,6 +27,7 @@ from torch import Tensor
 
 from noshadow.curvature.inverse import psd_inverse
 from noshadow.curvature.kronecker import KroneckerSum, QuadraticForms, most_records
+from noshadow.curvature.stationary import Fit, Stationarity
 from noshadow.curvature.whiten import Whitening, whiten
 from noshadow.errors import InputError
 from noshadow.heads import make_head
@@ -48,6 +49,8 @@ class Blocks(NamedTuple):
     """A, (c, 1) for width 1, (c, m) for m labels and (c, r, r) otherwise."""
     leftover: Tensor
     """x̃ᵀH⁻¹G, (c, r or q)."""
+    design: Tensor
+    """x̃, (c, P)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,13 +62,12 @@ class DenseCurvature:
     """Records a GEMM."""
     null_directions: int
     """Directions of the parameter space, within the range of the features, along which H vanishes."""
-    decrement: float
+    stationarity: Stationarity
     linearity: float
     """‖outputs − best linear function of the features‖ / ‖outputs − mean‖: 0 for the inputs of a linear layer."""
     _whitening: Whitening
     _inverses: list[Tensor]
     _forms: list[QuadraticForms]
-    _newton: Tensor
 
     @property
     def rank(self) -> int:
@@ -81,16 +83,18 @@ class DenseCurvature:
         """The leverage blocks of all records, in order, a manageable number at a time."""
         batch = max(1, _BLOCK_BYTES // (8 * len(self._forms) * self.width**2))
         for rows in self.layer.chunks(self.chunk):
-            x = self.layer.design(rows) @ self._whitening.transform
-            packed, leftover = torch.cat([form(x) for form in self._forms], dim=1), x @ self._newton
+            design = self.layer.design(rows)
+            x = design @ self._whitening.transform
+            packed, leftover = torch.cat([form(x) for form in self._forms], dim=1), x @ self.stationarity.newton
             for start in range(0, len(x), batch):
                 part = slice(start, min(start + batch, len(x)))
                 block = packed[part]
                 block = block.clamp(min=0.0) if self.width == 1 else unpack(block, self.width)
-                yield Blocks(slice(rows.start + part.start, rows.start + part.stop), block, leftover[part])
+                place = slice(rows.start + part.start, rows.start + part.stop)
+                yield Blocks(place, block, leftover[part], design[part])
 
     def solve(self, gradient: Tensor) -> Tensor:
-        """H⁻¹ (H⁺ where H is singular) applied to a gradient with respect to Θ, (n_columns, m) → (n_columns, m)."""
+        """H⁻¹ (H⁺ where H is singular) applied to a gradient Σ x̃ᵢvᵢᵀ with respect to Θ, (n_columns, m) → same."""
         kind, transform = self.layer.kind, self._whitening.transform
         solution = _apply(self._inverses, transform.T @ kind.reduce(gradient), self.width)
         return transform @ kind.expand(solution)
@@ -104,52 +108,40 @@ def dense_curvature(
     chunk = _chunk_rows(layer, width, memory)
     whitening = whiten(layer, chunk)
     advance(layer.n)
-    rank = whitening.rank
-    totals = [KroneckerSum(rank, width, layer.outputs) for _ in range(layer.kind.parts(layer.n_outputs))]
-    gradient = torch.zeros_like(whitening.coefficients)
-    refinement = torch.zeros_like(whitening.coefficients)
-    mean = layer.kind.reduce(layer.outputs.mean(0))
-    misfit = spread = 0.0
+    size = whitening.transform.shape[1]
+    totals = [KroneckerSum(size, width, layer.outputs) for _ in range(layer.kind.parts(layer.n_outputs))]
+    fit = Fit(layer, whitening)
     for rows in layer.chunks(chunk):
-        x = layer.design(rows) @ whitening.transform
+        design = layer.design(rows)
+        x = design @ whitening.transform
         z, y = layer.outputs[rows], layer.targets[rows]
         packed, pull = layer.kind.packed_curvature(z), layer.kind.reduce(layer.trained.gradient(z, y))
         if layer.weights is not None:
             packed, pull = layer.weights[rows] * packed, layer.weights[rows] * pull
         for total, part in zip(totals, torch.split(packed, packed_size(width), dim=1), strict=True):
             total.add(x, part)
-        gradient.addmm_(x.T, pull)
-        reduced = layer.kind.reduce(z)
-        residual = reduced - x @ whitening.coefficients
-        refinement.addmm_(x.T, residual)
-        misfit += float(residual.square().sum())
-        spread += float((reduced - mean).square().sum())
+        fit.add(rows, design, x, pull)
         advance(rows.stop - rows.start)
 
-    penalty = whitening.penalty
     inverses, null = [], 0
     while totals:
         hessian = totals.pop(0).matrix()
-        blocks = hessian.view(width, rank, width, rank)
+        blocks = hessian.view(width, size, width, size)
         for a in range(width):
-            blocks[a, :, a] += penalty
+            blocks[a, :, a] += whitening.penalty
         inverse, vanishing = psd_inverse(hessian)
         del hessian, blocks
         inverses.append(inverse)
         null += vanishing
-    gradient += penalty @ (whitening.coefficients + refinement)
-    newton = _apply(inverses, gradient, width)
-    misfit = max(0.0, misfit - float(refinement.square().sum()))
     return DenseCurvature(
         layer=layer,
         chunk=chunk,
         null_directions=null,
-        decrement=math.sqrt(max(0.0, float((gradient * newton).sum()))),
-        linearity=math.sqrt(misfit / spread) if spread > 0 else 0.0,
+        stationarity=fit.stationarity(lambda columns: _apply(inverses, columns, width)),
+        linearity=fit.linearity,
         _whitening=whitening,
         _inverses=inverses,
-        _forms=[QuadraticForms(inverse, rank, width) for inverse in inverses],
-        _newton=newton,
+        _forms=[QuadraticForms(inverse, size, width) for inverse in inverses],
     )
 
 

@@ -1,19 +1,25 @@
-"""Coordinates in which the features are harmless: orthonormal columns that span the range of the design matrix.
+"""Coordinates in which features and penalty are harmless together.
 
-Without a ridge every score is invariant under invertible maps of the features, and with one the penalty can be
-carried along. So the Hessian is never formed in the user's coordinates but in whitened ones, where its condition
-is that of the weights alone, and where dead units, duplicated and collinear columns have already left.
+With X̃ (n, P) the design matrix and D the diagonal penalty, find T (P, k) with
 
-With X̃ (n, P) the design matrix, find T (P, k), k = rank, with X̃T orthonormal, and N a basis of the null space of X̃.
-Parameters are θ = Tφ + Nν; the data see φ only, so the penalty ½ θᵀDθ acts on φ through its minimum over ν:
+    Tᵀ(X̃ᵀX̃ + D)T = I,        so that  TᵀX̃ᵀX̃T = I − D_φ   and   D_φ = TᵀDT   both lie between 0 and I.
 
-    D_φ = TᵀDT − TᵀDN (NᵀDN)⁺ NᵀDT.
+The Hessian is formed in the coordinates φ of θ = Tφ, where its condition is that of the weights alone, whatever the
+units of the columns. A column that the penalty outweighs by many orders of magnitude has a coordinate of its own, which
+the data hardly touch: it drops out smoothly and takes no other along. (Coordinates that are orthonormal for the data
+alone would carry its penalty, enormous in their units, into all of them.)
+
+Directions that the data do not see (dead units, duplicated and collinear columns) are left out where they are among the
+principal directions of X̃ᵀX̃ + D. Nothing is lost by it: then they are orthogonal to the others under D, so the penalty,
+minimised over them, does not change. Without a penalty all of them are, T is orthonormal for the data, and k is the
+rank. (Columns that repeat each other under different penalties stay, k > rank: the penalty keeps them in check.)
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,50 +27,95 @@ from torch import Tensor
 from noshadow.layer import LastLayer
 
 # Smallest squared singular value, relative to unit-norm columns, at which a Cholesky factor of the Gram matrix is
-# as good as an orthogonal factorisation for our purpose: the whitening need not be exact, only well-conditioned.
+# as good as an orthogonal factorisation for our purpose: T need not be exact, only well-conditioned.
 _WELL_CONDITIONED = 1e-10
+_SAFE_SQUARES = (1e-280, 1e280)  # sums of squares within this range have neither lost digits nor overflowed
 _SMALLEST_COLUMN = 1e-290  # below it, a column cannot be scaled up without overflow and counts as zero
 
 
 @dataclass(frozen=True)
 class Whitening:
-    """transform T (P, k), penalty D_φ (k, k), and the least-squares coefficients φ₀ (k, r) of the reduced outputs."""
+    """transform T (P, k), penalty D_φ (k, k), rank and column norms (P,) of X̃, and the least-squares parameters (P, r)
+    of the outputs."""
 
     transform: Tensor
     penalty: Tensor
-    coefficients: Tensor
+    rank: int
+    norms: Tensor
+    fitted: Tensor
 
-    @property
-    def rank(self) -> int:
-        return self.transform.shape[1]
+
+class _Products(NamedTuple):
+    """Norms (P,) of the columns of X̃, and X̃ᵀX̃ and X̃ᵀZ of the columns scaled to norm 1, Z the reduced outputs."""
+
+    norms: Tensor
+    gram: Tensor
+    cross: Tensor
 
 
 def whiten(layer: LastLayer, chunk: int) -> Whitening:
-    """Whitening of the layer's design matrix, in one pass over it (two where it is close to rank-deficient)."""
-    scale = _column_sizes(layer, chunk)
-    alive = scale > _SMALLEST_COLUMN
-    inverse_scale = torch.where(alive, 1.0 / torch.where(alive, scale, 1.0), 0.0)
-    gram, cross = _gram(layer, inverse_scale, chunk)
-    norms = gram.diagonal().sqrt()
-    scaling = inverse_scale * torch.where(alive, 1.0 / torch.where(alive, norms, 1.0), 0.0)
-    unit = torch.where(alive, 1.0 / torch.where(alive, norms, 1.0), 0.0)
+    """The coordinates of a layer, in one pass over its features (two where they are close to rank-deficient)."""
+    every_norm, gram, cross = _products(layer, chunk)
+    kept = (every_norm > 0).nonzero().flatten()
+    norms, gram, cross = every_norm[kept], gram[kept][:, kept], cross[kept]
+    root_penalty = layer.penalty()[kept].sqrt()
+    length = torch.hypot(norms, root_penalty)
+    seen, penalised = norms / length, root_penalty / length  # seen² + penalised² = 1, the shares of data and penalty
 
-    kept = alive.nonzero().flatten()
-    gram = (gram * unit * unit.unsqueeze(1))[kept][:, kept]
-    tolerance = _noise_floor(layer)
-    root = _cholesky_root(gram, max(_WELL_CONDITIONED, (10 * tolerance) ** 2))
-    null = gram.new_zeros((len(kept), 0))
-    if root is None:
-        root, null = _orthogonal_root(layer, scaling, kept, tolerance, chunk)
+    floor = _noise_floor(layer)
+    basis = _cholesky_root(gram, max(_WELL_CONDITIONED, (10 * floor) ** 2))
+    root = basis
+    if basis is not None and layer.ridge:  # the sum is no worse conditioned than the Gram matrix of the data
+        root = _cholesky_root(gram * seen * seen.unsqueeze(1) + torch.diag(penalised.square()))
+    if basis is None or root is None:
+        factor = _triangular_factor(layer, norms, kept, chunk)
+        basis = _orthogonal_root(factor, torch.ones_like(seen), torch.zeros_like(seen), floor)
+        root = _orthogonal_root(factor, seen, penalised, floor) if layer.ridge else basis
 
-    def widen(columns: Tensor) -> Tensor:
-        wide = columns.new_zeros((layer.n_columns, columns.shape[1]))
-        wide[kept] = columns * scaling[kept].unsqueeze(1)
+    def widen(rows: Tensor) -> Tensor:
+        wide = rows.new_zeros((layer.n_columns, rows.shape[1]))
+        wide[kept] = rows
         return wide
 
-    transform, null = widen(root), widen(null)
-    coefficients = root.T @ (cross * unit.unsqueeze(1))[kept]
-    return Whitening(transform, _range_penalty(layer.penalty(), transform, null), coefficients)
+    penalty = root.T @ (penalised.square().unsqueeze(1) * root)
+    return Whitening(
+        transform=widen(root / length.unsqueeze(1)),
+        penalty=0.5 * (penalty + penalty.T),
+        rank=basis.shape[1],
+        norms=every_norm,
+        fitted=widen((basis @ (basis.T @ cross)) / norms.unsqueeze(1)),
+    )
+
+
+def _products(layer: LastLayer, chunk: int) -> _Products:
+    """In one pass; in two more where squares of the features would leave the range of double precision."""
+    scale = torch.ones(layer.n_columns, dtype=torch.float64, device=layer.features.device)
+    gram, cross = _sums(layer, scale, chunk)
+    squares = gram.diagonal()
+    unsafe = (squares < _SAFE_SQUARES[0]) | ~(squares < _SAFE_SQUARES[1]) | ~torch.isfinite(cross).all(1)
+    if layer.features.dtype == torch.float64 and bool(unsafe.any()):
+        sizes = _column_sizes(layer, chunk)
+        if bool((unsafe & (sizes > 0)).any()):  # not only columns of zeros
+            scale = torch.where(sizes > _SMALLEST_COLUMN, 1.0 / sizes.clamp(min=_SMALLEST_COLUMN), 0.0)
+            gram, cross = _sums(layer, scale, chunk)
+    root = gram.diagonal().sqrt()
+    alive = (root > 0) & (scale > 0)
+    unit = torch.where(alive, 1.0 / torch.where(alive, root, 1.0), 0.0)
+    norms = torch.where(alive, root / torch.where(alive, scale, 1.0), 0.0)
+    return _Products(norms, gram * unit * unit.unsqueeze(1), cross * unit.unsqueeze(1))
+
+
+def _sums(layer: LastLayer, scale: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
+    """X̃ᵀX̃ and X̃ᵀZ of the scaled columns."""
+    gram = scale.new_zeros((layer.n_columns, layer.n_columns))
+    cross: Tensor | None = None
+    for rows in layer.chunks(chunk):
+        x = layer.design(rows).mul_(scale)
+        z = layer.kind.reduce(layer.outputs[rows])
+        gram.addmm_(x.T, x)
+        cross = x.T @ z if cross is None else cross.addmm_(x.T, z)
+    assert cross is not None
+    return gram, cross
 
 
 def _column_sizes(layer: LastLayer, chunk: int) -> Tensor:
@@ -74,29 +125,23 @@ def _column_sizes(layer: LastLayer, chunk: int) -> Tensor:
     return sizes
 
 
-def _gram(layer: LastLayer, inverse_scale: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
-    """X̃ᵀX̃ and X̃ᵀZ of the scaled columns and the reduced outputs."""
-    gram: Tensor | None = None
-    cross: Tensor | None = None
-    for rows in layer.chunks(chunk):
-        x = layer.design(rows).mul_(inverse_scale)
-        z = layer.kind.reduce(layer.outputs[rows])
-        gram = x.T @ x if gram is None else gram.addmm_(x.T, x)
-        cross = x.T @ z if cross is None else cross.addmm_(x.T, z)
-    assert gram is not None
-    assert cross is not None
-    return gram, cross
-
-
 def _noise_floor(layer: LastLayer) -> float:
-    """Singular values below this, for unit-norm columns, are rounding of the features' own precision."""
+    """Directions shorter than this, for unit-norm columns, are dependencies of the columns up to rounding.
+
+    The values given are the values: a floor only recognises a dependency (a sum that is constant, a column given twice)
+    that was exact before it was rounded. In single and double precision such a direction is far shorter than any that a
+    model could use. In half precision it is not: rounding leaves 10⁻³, as much as real directions of a trained network
+    have, and nothing tells the two apart. To leave out a real one is the greater harm, so half precision is taken as
+    the same numbers in single precision would be.
+    """
     n, columns = layer.n, layer.n_columns
-    stored = 4 * torch.finfo(layer.features.dtype).eps * (1 + math.sqrt(columns / n))
+    precision = min(torch.finfo(layer.features.dtype).eps, torch.finfo(torch.float32).eps)
+    stored = 4 * precision * (1 + math.sqrt(columns / n))
     computed = max(n, columns) * torch.finfo(torch.float64).eps * math.sqrt(columns)
     return max(stored, computed)
 
 
-def _cholesky_root(gram: Tensor, threshold: float) -> Tensor | None:
+def _cholesky_root(gram: Tensor, threshold: float = 0.0) -> Tensor | None:
     """L⁻ᵀ of a Gram matrix LLᵀ with unit diagonal, or None where it is not safely of full rank."""
     factor, failed = torch.linalg.cholesky_ex(gram)
     if int(failed):
@@ -107,25 +152,23 @@ def _cholesky_root(gram: Tensor, threshold: float) -> Tensor | None:
     return inverse.T.contiguous() if bool(smallest > threshold) else None
 
 
-def _orthogonal_root(
-    layer: LastLayer, scaling: Tensor, kept: Tensor, tolerance: float, chunk: int
-) -> tuple[Tensor, Tensor]:
-    """V_k/σ_k and a basis of the null space, from the R factor of a QR accumulated over chunks of rows."""
-    factor = scaling.new_zeros((0, len(kept)))
+def _triangular_factor(layer: LastLayer, norms: Tensor, kept: Tensor, chunk: int) -> Tensor:
+    """R of a QR factorisation of the unit-norm columns, accumulated over chunks of rows."""
+    factor = norms.new_zeros((len(kept), len(kept)))
     for rows in layer.chunks(max(chunk, 2 * len(kept))):
-        x = (layer.design(rows) * scaling)[:, kept]
+        x = layer.design(rows)[:, kept] / norms
         factor = torch.linalg.qr(torch.cat((factor, x)), mode="r").R
-    _, sizes, directions = torch.linalg.svd(factor, full_matrices=True)
-    rank = int((sizes > tolerance).sum())
-    return directions[:rank].T / sizes[:rank], directions[rank:].T.contiguous()
+    return factor
 
 
-def _range_penalty(diagonal: Tensor, transform: Tensor, null: Tensor) -> Tensor:
-    """D_φ of the module's docstring."""
-    weighted = diagonal.unsqueeze(1) * transform
-    penalty = transform.T @ weighted
-    if null.shape[1]:
-        coupling = null.T @ weighted
-        inner = null.T @ (diagonal.unsqueeze(1) * null)
-        penalty = penalty - coupling.T @ (torch.linalg.pinv(inner, hermitian=True) @ coupling)
-    return 0.5 * (penalty + penalty.T)
+def _orthogonal_root(factor: Tensor, seen: Tensor, penalised: Tensor, floor: float) -> Tensor:
+    """V/σ of the columns R·seen stacked on the diagonal penalty, without the directions v that the data do not see.
+
+    What the data see of v, ‖R·(seen ∘ v)‖, is rounding where it is below floor·‖seen ∘ v‖.
+    """
+    columns = factor * seen
+    _, sizes, directions = torch.linalg.svd(torch.cat((columns, torch.diag(penalised))), full_matrices=False)
+    heard = torch.linalg.vector_norm(columns @ directions.T, dim=0)
+    real = heard > floor * torch.linalg.vector_norm(directions * seen, dim=1)
+    root: Tensor = directions[real].T / sizes[real]
+    return root

@@ -1,0 +1,132 @@
+"""How the outputs of a layer fit its targets: whether the head is at a stationary point, and if it is not, why not.
+
+The gradient of the objective is G = Σ x̃ᵢgᵢᵀ + DΘ, zero at a stationary point. A network that was stopped early has some
+of it left; so has a head that was trained under another ridge, or one that is shown other targets than its own. Two
+numbers tell these apart:
+
+    best ridge  Λ̂ = −⟨Θ, Σ x̃ᵢgᵢᵀ⟩ / ‖Θ‖² over the penalised columns: at a stationary point it is Λ. The share of G that
+                would be left under Λ̂ is next to nothing if the ridge is all that is wrong.
+    halving     the change of the loss, summed over the records, if the outputs were half of what they are (measured
+                from their mean), in its standard errors. Training makes it a large positive number, however early it
+                stopped; outputs that know nothing of the targets are better halved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from noshadow.curvature.inverse import psd_inverse
+from noshadow.curvature.whiten import Whitening
+from noshadow.layer import LastLayer
+
+# Least and most weight of the penalty where the parameters are worked out from the outputs; the least is larger where
+# coordinates are left that the data do not see at all, so that rounding is all there is to fit
+_LEAST_WEIGHT, _LEAST_WEIGHT_UNSEEN, _MOST_WEIGHT = 1e-14, 1e-11, 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class Stationarity:
+    """What is left of the gradient of the objective, and what it looks like."""
+
+    newton: Tensor
+    """H⁻¹G in whitened coordinates, (k, r)."""
+    decrement: float
+    """√⟨G, H⁻¹G⟩."""
+    best_ridge: float
+    """Λ̂ ≥ 0."""
+    share: float
+    """‖G‖ under Λ̂ relative to ‖G‖ under Λ, each column in units of its own size."""
+    halving: float
+
+
+class Fit:
+    """Sums over the records that say how the outputs fit features and targets."""
+
+    def __init__(self, layer: LastLayer, whitening: Whitening) -> None:
+        self._layer, self._whitening = layer, whitening
+        self._mean = layer.outputs.mean(0)
+        r = len(layer.kind.reduce(self._mean))
+        k = whitening.transform.shape[1]
+        self._gradient, self._projection = (self._mean.new_zeros((k, r)) for _ in range(2))
+        self._plain_gradient = self._mean.new_zeros((layer.n_columns, r))
+        self._gram = self._mean.new_zeros((k, k))
+        self._misfit = self._spread = self._slope = self._change = self._change_squared = 0.0
+
+    def add(self, rows: slice, design: Tensor, x: Tensor, gradient: Tensor) -> None:
+        """The records of ``rows``: design (c, P), its whitened coordinates x (c, k), and the reduced gradients (c, r)
+        of the records' terms of the objective."""
+        layer, head = self._layer, self._layer.kind
+        z, y = layer.outputs[rows], layer.targets[rows]
+        outputs = head.reduce(z)
+        self._gradient.addmm_(x.T, gradient)
+        self._plain_gradient.addmm_(design.T, gradient)
+        self._slope += float(gradient.square().sum())
+        if layer.ridge and layer.coefficients is None:
+            self._projection.addmm_(x.T, outputs)
+            self._gram.addmm_(x.T, x)
+        self._misfit += float((outputs - design @ self._whitening.fitted).square().sum())
+        self._spread += float(head.reduce(z - self._mean).square().sum())
+        change = head.loss_change(z, y, 0.5 * (self._mean - z))
+        if layer.weights is not None:
+            change = layer.weights[rows].mean(1) * change
+        self._change += float(change.sum())
+        self._change_squared += float(change.square().sum())
+
+    @property
+    def linearity(self) -> float:
+        """‖outputs − best linear function of the features‖ / ‖outputs − mean‖."""
+        return math.sqrt(self._misfit / self._spread) if self._spread > 0 else 0.0
+
+    def stationarity(self, solve: Callable[[Tensor], Tensor]) -> Stationarity:
+        """``solve`` applies H⁻¹ to (k, r)."""
+        theta = self._parameters()
+        gradient = self._gradient + self._whitening.transform.T @ (self._layer.penalty().unsqueeze(1) * theta)
+        newton = solve(gradient)
+        best, share = self._best_ridge(theta)
+        return Stationarity(
+            newton=newton,
+            decrement=math.sqrt(max(0.0, float((gradient * newton).sum()))),
+            best_ridge=best,
+            share=share,
+            halving=self._change / math.sqrt(self._change_squared) if self._change_squared > 0 else 0.0,
+        )
+
+    def _parameters(self) -> Tensor:
+        """Θ, (P, r): the layer's own, or those that give the outputs at the least penalty, θ = Tφ with
+
+            φ = lim μ → 0 of argmin ‖X̃Tφ − Z‖² + μ φᵀD_φφ,
+
+        but with μ as large as the rounding of the outputs calls for: an error ε of an output becomes ε/√s in a
+        direction of which the data see the share s, where the parameters of a stationary point are at most √s‖g‖.
+        """
+        layer, whitening = self._layer, self._whitening
+        if layer.coefficients is not None:
+            return layer.kind.reduce(layer.coefficients)
+        if not layer.ridge:
+            return whitening.fitted
+        noise = math.sqrt(self._misfit / layer.n)
+        least = _LEAST_WEIGHT if whitening.rank == whitening.transform.shape[1] else _LEAST_WEIGHT_UNSEEN
+        weight = min(max(noise / math.sqrt(self._slope), least), _MOST_WEIGHT) if self._slope > 0 else least
+        inverse, _ = psd_inverse(self._gram + weight * whitening.penalty)
+        return whitening.transform @ (inverse @ self._projection)
+
+    def _best_ridge(self, theta: Tensor) -> tuple[float, float]:
+        """Λ̂ and the share of the gradient left under it; column j in units of √(‖x_j‖² + the larger ridge)."""
+        layer = self._layer
+        penalised = torch.ones_like(theta)
+        if layer.bias and not layer.penalize_bias:
+            penalised[-1] = 0.0
+        pull = penalised * theta
+        size = float(pull.square().sum())
+        if not 0 < size < math.inf:
+            return layer.ridge, 1.0
+        best = max(0.0, -float((pull * self._plain_gradient).sum()) / size)
+        unit = torch.hypot(self._whitening.norms, torch.full_like(self._whitening.norms, max(best, layer.ridge) ** 0.5))
+        unit = torch.where(unit > 0, unit, math.inf).unsqueeze(1)
+        given, other = (float(torch.linalg.norm((self._plain_gradient + r * pull) / unit)) for r in (layer.ridge, best))
+        return best, other / given if given > 0 else 1.0

@@ -1,0 +1,83 @@
+"""What the scoring pass finds out about a layer, and what a person should be told of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from noshadow.errors import name_rows
+from noshadow.layer import LastLayer
+
+_LINEAR = 0.02
+_STATIONARY = 1.0  # leftover gradients, in those of a typical record, that are not worth a word
+_UNRELATED = -3.0  # standard errors by which halved outputs fit better; training on the targets makes it positive
+# Share of the leftover gradient below which another ridge explains it. Of networks stopped early it leaves more than
+# half, but a ridge that nobody used and that is far too large swamps what they had left.
+_TOO_LARGE = 0.3
+_TOO_SMALL = 0.1
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """What the scoring pass found out about the layer; None where no score needed the curvature."""
+
+    rank: int | None = None
+    null_directions: int | None = None
+    stationarity: float | None = None
+    """‖G‖ in the Hessian's metric, in units of one record's gradient (root mean square): 0 for a converged head."""
+    best_ridge: float | None = None
+    """The ridge under which the head would come closest to a stationary point."""
+    best_ridge_leaves: float | None = None
+    """Share of the leftover gradient that is left under it: near 0 where the ridge is all that is wrong."""
+    halving: float | None = None
+    """Change of the total loss at outputs of half the size, in standard errors: negative for the targets of others."""
+    linearity: float | None = None
+    """Relative distance of the outputs from a linear function of the features."""
+    flagged: tuple[int, ...] = ()
+    """Records without which the fit is undefined (h = 1): their scores are floors."""
+
+
+def concerns(layer: LastLayer, found: Diagnostics) -> list[str]:
+    """What a person should know before trusting the scores: one sentence each, with the remedy."""
+    messages = []
+    if found.linearity is not None and found.linearity > _LINEAR:
+        messages.append(
+            f"outputs: {found.linearity:.1%} of their spread is not a linear function of the features; check that "
+            "the features are the inputs of the last layer, that rows are aligned, and that bias= is right"
+        )
+    messages += _misuse(layer, found)
+    if found.null_directions:
+        messages.append(
+            f"the loss has no curvature along {found.null_directions} directions that the features do span (saturated "
+            "outputs: perfectly separated data without a ridge; or weights of 0); scores ignore those directions. Pass "
+            "the ridge= that the model was trained with"
+        )
+    if found.flagged:
+        which = "all records" if len(found.flagged) == layer.n else name_rows(found.flagged)
+        messages.append(
+            f"{which}: leverage is 1, the fit without the record is undefined; newton and leave_one_out are finite "
+            "floors there. Treat these records as fully exposed"
+        )
+    return messages
+
+
+def _misuse(layer: LastLayer, found: Diagnostics) -> list[str]:
+    """Targets or a ridge that are not those of the training. A network that was merely stopped early is neither."""
+    if found.stationarity is None or found.stationarity <= _STATIONARY:
+        return []
+    if found.halving is not None and found.halving < _UNRELATED:
+        return [
+            f"targets: the outputs fit them worse than outputs of half the size would, by {-found.halving:.0f} "
+            "standard errors: the model was not trained on these targets. Check that the rows of features, outputs and "
+            "targets are the same training records in the same order, and that classes are numbered as the outputs are"
+        ]
+    if found.best_ridge is None or found.best_ridge_leaves is None:
+        return []
+    too_large = found.best_ridge < layer.ridge
+    if found.best_ridge_leaves > (_TOO_LARGE if too_large else _TOO_SMALL):
+        return []
+    return [
+        f"ridge: under {layer.ridge:.3g} the gradient left over is {found.stationarity:.3g} times that of a typical "
+        f"record, under {found.best_ridge:.3g} only {found.best_ridge_leaves:.1%} of it would be left; pass the ridge= "
+        "(or weight_decay=) that the model was trained with, the scores depend on it"
+        + ("" if too_large else ". Only a head that was stopped after a few steps from zero looks the same")
+    ]

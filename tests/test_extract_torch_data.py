@@ -68,6 +68,7 @@ def test_loaders_keep_the_datasets_order(data, want):
         DataLoader(data, batch_size=7, shuffle=True, drop_last=True),
         DataLoader(data, batch_size=None),
         DataLoader(data, sampler=Backwards(range(N))),
+        DataLoader(data, sampler=list(range(N))),
         DataLoader(data, sampler=SequentialSampler(range(N))),
         DataLoader(data, sampler=WeightedRandomSampler([1.0] * N, N, replacement=False)),
         DataLoader(data, batch_sampler=Pairs(N)),
@@ -108,6 +109,11 @@ def test_samplers_that_do_not_give_every_record_once_are_refused(data, sampler, 
 def test_a_batch_sampler_that_leaves_records_out_is_refused(data):
     with pytest.raises(InputError, match=r"draws records with a Pairs that does not give each of the 53"):
         layer_of(network(), DataLoader(data, batch_sampler=Pairs(50)))
+
+
+def test_a_sampler_that_can_be_read_only_once_is_refused(data):
+    with pytest.raises(InputError, match=r"data: the sampler of the loader could not be read"):
+        layer_of(network(), DataLoader(data, sampler=(i for i in range(N))))
 
 
 def test_looking_at_a_sampler_leaves_random_numbers_alone(data):
@@ -181,7 +187,7 @@ def test_rows_that_a_collate_fn_loses_or_adds_are_noticed(data):
 
     with pytest.raises(InputError, match=r"data: 8 rows came out of 53 records"):
         layer_of(network(), DataLoader(Items(list(data)), batch_size=7, collate_fn=first_only))
-    with pytest.raises(InputError, match=r"do not add up to a row per record"):
+    with pytest.raises(InputError, match=r"does not add up to a row per record"):
         layer_of(network(), DataLoader(Items(list(data)), batch_size=7, collate_fn=twice))
 
 

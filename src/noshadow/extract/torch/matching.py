@@ -82,6 +82,9 @@ def find_head(
         found = {name: match for name, match in found.items() if match.x is not None}
         if not found:
             raise _several_rows(refused.call, count)
+    if len({id(match.call) for match in found.values()}) == 1:  # one layer's, e.g. logits and their softmax
+        name = max(found, key=lambda name: found[name].rank)
+        found = {name: found[name]}
     if len(found) > 1:
         logits = [name for name in found if "logits" in str(name)]
         if len(logits) == 1:

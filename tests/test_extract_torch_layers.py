@@ -42,6 +42,17 @@ def test_the_head_is_found_by_running_not_by_name(data):
     assert found.facts["layer"] == "head"
 
 
+def test_what_is_too_large_to_keep_does_not_hide_the_head(data, monkeypatch):
+    """A transformer's layers give gigabytes for a batch: the largest are let go, a head's results are small."""
+    monkeypatch.setattr("noshadow.extract.torch.watching._KEPT_BYTES", N * (8 + M) * 4)
+    wide = nn.Sequential(nn.Linear(P, 200), nn.ReLU(), nn.Linear(200, 8), nn.Tanh(), nn.Linear(8, M))
+    assert found_in(wide, data).facts["layer"] == "4"
+    with pytest.raises(InputError, match=r"pass a smaller batch_size=, or name the last layer with layer="):
+        layer_of(Tangled(), data)
+    assert found_in(Tangled(), data, layer="head").facts["layer"] == "head"
+    assert found_in(Tangled(), data, batch_size=10).facts["layer"] == "head"
+
+
 @pytest.mark.parametrize("last", [nn.Softmax(1), nn.LogSoftmax(1), nn.Identity(), nn.Dropout(0.5)])
 def test_a_final_activation_is_seen_through(last, data):
     plain = network()

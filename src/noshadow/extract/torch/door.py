@@ -96,7 +96,8 @@ class _Pass:
         return batch.count
 
     def _run(self, batch: Batch) -> Match:
-        with watch(self.model, self.head) as calls:
+        named = None if self.layer is None else self.model.get_submodule(self.layer)
+        with watch(self.model, self.head or named) as calls:
             outputs = named_outputs(self._call(batch), batch.count, self.output)
         if self.head is not None:
             (result,) = outputs.values()

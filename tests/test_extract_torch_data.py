@@ -289,6 +289,11 @@ def test_columns_go_to_the_arguments_of_forward(data, want):
     same_layer(layer_of(Named(network()), images), want)
     halves = Items([{"a": a / 2, "b": a / 2, "label": b} for a, b in data])
     same_layer(layer_of(Whole(network()), halves), want)
+    numbered = Items([{"image": a, "idx": i, "label": b} for i, (a, b) in enumerate(data)])
+    with pytest.raises(
+        InputError, match=r"given the columns 'image', 'idx', 'label' as one dictionary: give its input"
+    ):
+        layer_of(Named(network()), numbered)
     with pytest.raises(InputError, match=r"records have the columns 'a', 'b', .*rename the columns"):
         layer_of(text_model("Bert"), halves)
     with pytest.raises(InputError, match=r"keys 'x', 'z', none of which is a target; call it 'labels'"):

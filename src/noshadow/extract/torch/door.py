@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -143,6 +144,9 @@ class _Pass:
             raise
         except Exception as error:
             remedy = "; pass a smaller batch_size=" if "out of memory" in str(error).lower() else ""
+            if len(batch.args) == 1 and isinstance(batch.args[0], Mapping):
+                columns = ", ".join(map(repr, batch.args[0]))
+                remedy = f"; it was given the columns {columns} as one dictionary: give its input the argument's name"
             raise InputError(f"model: its forward failed on {self._where(batch)}: {told(error)}{remedy}") from error
 
     def _where(self, batch: Batch) -> str:

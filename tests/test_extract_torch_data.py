@@ -68,6 +68,7 @@ def test_loaders_keep_the_datasets_order(data, want):
         DataLoader(data, batch_size=7, shuffle=True, drop_last=True),
         DataLoader(data, batch_size=None),
         DataLoader(data, sampler=Backwards(range(N))),
+        DataLoader(data, sampler=list(range(N))),
         DataLoader(data, sampler=SequentialSampler(range(N))),
         DataLoader(data, sampler=WeightedRandomSampler([1.0] * N, N, replacement=False)),
         DataLoader(data, batch_sampler=Pairs(N)),
@@ -108,6 +109,11 @@ def test_samplers_that_do_not_give_every_record_once_are_refused(data, sampler, 
 def test_a_batch_sampler_that_leaves_records_out_is_refused(data):
     with pytest.raises(InputError, match=r"draws records with a Pairs that does not give each of the 53"):
         layer_of(network(), DataLoader(data, batch_sampler=Pairs(50)))
+
+
+def test_a_sampler_that_can_be_read_only_once_is_refused(data):
+    with pytest.raises(InputError, match=r"data: the sampler of the loader could not be read"):
+        layer_of(network(), DataLoader(data, sampler=(i for i in range(N))))
 
 
 def test_looking_at_a_sampler_leaves_random_numbers_alone(data):
@@ -181,7 +187,7 @@ def test_rows_that_a_collate_fn_loses_or_adds_are_noticed(data):
 
     with pytest.raises(InputError, match=r"data: 8 rows came out of 53 records"):
         layer_of(network(), DataLoader(Items(list(data)), batch_size=7, collate_fn=first_only))
-    with pytest.raises(InputError, match=r"do not add up to a row per record"):
+    with pytest.raises(InputError, match=r"does not add up to a row per record"):
         layer_of(network(), DataLoader(Items(list(data)), batch_size=7, collate_fn=twice))
 
 
@@ -283,6 +289,11 @@ def test_columns_go_to_the_arguments_of_forward(data, want):
     same_layer(layer_of(Named(network()), images), want)
     halves = Items([{"a": a / 2, "b": a / 2, "label": b} for a, b in data])
     same_layer(layer_of(Whole(network()), halves), want)
+    numbered = Items([{"image": a, "idx": i, "label": b} for i, (a, b) in enumerate(data)])
+    with pytest.raises(
+        InputError, match=r"given the columns 'image', 'idx', 'label' as one dictionary: give its input"
+    ):
+        layer_of(Named(network()), numbered)
     with pytest.raises(InputError, match=r"records have the columns 'a', 'b', .*rename the columns"):
         layer_of(text_model("Bert"), halves)
     with pytest.raises(InputError, match=r"keys 'x', 'z', none of which is a target; call it 'labels'"):

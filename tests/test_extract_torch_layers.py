@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -38,6 +40,17 @@ def test_the_head_is_found_by_running_not_by_name(data):
     found = found_in(model, data)
     torch.testing.assert_close(found.layer.outputs, model(data.tensors[0]).detach().double())
     assert found.facts["layer"] == "head"
+
+
+def test_what_is_too_large_to_keep_does_not_hide_the_head(data, monkeypatch):
+    """A transformer's layers give gigabytes for a batch: the largest are let go, a head's results are small."""
+    monkeypatch.setattr("noshadow.extract.torch.watching._KEPT_BYTES", N * (8 + M) * 4)
+    wide = nn.Sequential(nn.Linear(P, 200), nn.ReLU(), nn.Linear(200, 8), nn.Tanh(), nn.Linear(8, M))
+    assert found_in(wide, data).facts["layer"] == "4"
+    with pytest.raises(InputError, match=r"pass a smaller batch_size=, or name the last layer with layer="):
+        layer_of(Tangled(), data)
+    assert found_in(Tangled(), data, layer="head").facts["layer"] == "head"
+    assert found_in(Tangled(), data, batch_size=10).facts["layer"] == "head"
 
 
 @pytest.mark.parametrize("last", [nn.Softmax(1), nn.LogSoftmax(1), nn.Identity(), nn.Dropout(0.5)])
@@ -102,6 +115,11 @@ def test_layers_changed_in_place_or_that_do_more_are_refused(data):
     """An in-place ReLU overwrote what the layer gave, and the overwritten values were taken."""
     with pytest.raises(InputError, match=r"what layer '0' gave for batch 0 .* a tensor was changed in place"):
         layer_of(nn.Sequential(nn.Linear(P, M), nn.ReLU(inplace=True)), data)
+    wide = TensorDataset(torch.randn(N, 800, generator=torch.Generator().manual_seed(0)), data.tensors[1])
+    with pytest.raises(InputError, match=r"a tensor was changed in place"):
+        layer_of(nn.Sequential(nn.Linear(800, M), nn.ReLU(inplace=True)).bfloat16(), wide)
+    for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
+        assert layer_of(nn.Linear(800, M).to(dtype), wide).n == N
 
     class Cosine(nn.Linear):
         def forward(self, x):
@@ -230,20 +248,23 @@ def test_wrong_choices_are_refused_with_the_right_ones(data):
 
 def test_heads_that_cannot_be_told_apart_are_asked_for(data):
     class Same(nn.Module):
-        def __init__(self):
+        def __init__(self, copy=True):
             super().__init__()
-            self.a, self.b = nn.Linear(P, M), nn.Linear(P, M)
+            self.a, self.b, self.copy = nn.Linear(P, M), nn.Linear(P, M), copy
             for layer in (self.a, self.b):
                 nn.init.zeros_(layer.weight)
                 nn.init.zeros_(layer.bias)
 
         def forward(self, x):
+            z = self.a(x)
             self.other = self.b(x + 1)
-            return self.a(x).clone()
+            return z.clone() if self.copy else z
 
-    with pytest.raises(InputError, match=r"layer: 'b' and 'a' both give the model's outputs; choose one .*layer="):
+    with pytest.raises(InputError, match=r"layer: 'a' and 'b' both give the model's outputs; choose one .*layer="):
         layer_of(Same(), data)
-    torch.testing.assert_close(layer_of(Same(), data, layer="a").features, data.tensors[0])
+    for found in (found_in(Same(), data, layer="a"), found_in(Same(copy=False), data)):
+        assert found.facts["layer"] == "a"
+        torch.testing.assert_close(found.layer.features, data.tensors[0])
 
 
 class Wrapped(nn.Module):
@@ -253,12 +274,17 @@ class Wrapped(nn.Module):
 
     def forward(self, x):
         z = self.inner(x)
-        return {"dict": {"logits": z, "loss": None}, "tuple": (z, x)}[self.kind]
+        return {
+            "dict": {"logits": z, "loss": None},
+            "tuple": (z, x),
+            "both": (torch.softmax(z, 1), z),
+            "object": SimpleNamespace(logits=z, hidden=x),
+        }[self.kind]
 
 
 def test_mappings_and_tuples_out(data):
     want = layer_of(network(), data).outputs
-    for kind in ("dict", "tuple"):
+    for kind in ("dict", "tuple", "both", "object"):
         torch.testing.assert_close(layer_of(Wrapped(network(), kind), data).outputs, want)
 
 

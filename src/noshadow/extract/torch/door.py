@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -62,7 +63,8 @@ class _Pass:
     ) -> None:
         self.model, self.signature, self.total = model, signature, total
         self.layer, self.output = layer, output
-        anchor = next((value for value in model.parameters() if value.is_floating_point()), torch.zeros(0))
+        # the first that is neither an index nor packed: inputs go where it is, in its precision
+        anchor = next((p for p in model.parameters() if p.is_floating_point() and p.element_size() > 1), torch.zeros(0))
         self.device, self.dtype = anchor.device, anchor.dtype
         self.head: nn.Module | None = None
         self.theta = torch.zeros(0)
@@ -77,23 +79,24 @@ class _Pass:
         batch = split(raw, self.signature).placed(self.device, self.dtype)
         self.notes |= dict.fromkeys(batch.notes)
         match = self._run(batch)
-        assert match.x is not None
-        x, z = match.x.cpu(), match.z.cpu()
-        if not is_linear_in(x, z, self.theta, exact=match.z.device.type == "cpu") and bool(torch.isfinite(z).all()):
+        x, z = match.x, match.z
+        assert x is not None
+        if not is_linear_in(x, z, self.theta) and bool(torch.isfinite(z).all()):
             raise InputError(
                 f"model: what layer {self.layer!r} gave for {self._where(batch)} is not its input times its weights: "
                 f"it is a {type(self.head).__name__} that does more, or a tensor was changed in place after the call; "
                 "build a LastLayer from arrays"
             )
-        self.features.add(x)
-        self.outputs.add(z)
+        self.features.add(x.cpu())
+        self.outputs.add(z.cpu())
         for name, values in batch.candidates.items():
             self.targets.setdefault(name, _Rows(self.total)).add(values.cpu())
         self.rows, self.batches = self.rows + batch.count, self.batches + 1
         return batch.count
 
     def _run(self, batch: Batch) -> Match:
-        with watch(self.model, self.head) as calls:
+        named = None if self.layer is None else self.model.get_submodule(self.layer)
+        with watch(self.model, self.head or named) as calls:
             outputs = named_outputs(self._call(batch), batch.count, self.output)
         if self.head is not None:
             (result,) = outputs.values()
@@ -139,6 +142,9 @@ class _Pass:
             raise
         except Exception as error:
             remedy = "; pass a smaller batch_size=" if "out of memory" in str(error).lower() else ""
+            if len(batch.args) == 1 and isinstance(batch.args[0], Mapping):
+                columns = ", ".join(map(repr, batch.args[0]))
+                remedy = f"; it was given the columns {columns} as one dictionary: give its input the argument's name"
             raise InputError(f"model: its forward failed on {self._where(batch)}: {told(error)}{remedy}") from error
 
     def _where(self, batch: Batch) -> str:
@@ -208,22 +214,25 @@ class _Rows:
 
     def __init__(self, total: int | None) -> None:
         self.total, self.filled = total, 0
+        self.shape: torch.Size | None = None
         self.parts: list[Tensor] = []
         self.whole: Tensor | None = None
 
     def add(self, part: Tensor) -> None:
-        if self.total is None:
-            self.parts.append(part)
-            return
-        if self.whole is None:
-            self.whole = part.new_empty((self.total, *part.shape[1:]))
+        if self.shape is None:
+            self.shape = part.shape[1:]
+            if self.total is not None:
+                self.whole = part.new_empty((self.total, *self.shape))
         end = self.filled + len(part)
-        if end > self.total or part.shape[1:] != self.whole.shape[1:]:
+        if part.shape[1:] != self.shape or (self.total is not None and end > self.total):
             raise InputError(
-                f"data: batches of shape {tuple(part.shape)} after {self.filled} of {self.total} records do not add up "
-                "to a row per record; pass a loader whose collate_fn keeps each record once"
+                f"data: a batch of shape {tuple(part.shape)} after {self.filled} of {self.total or 'the'} records does "
+                "not add up to a row per record; pass a loader whose collate_fn keeps each record once"
             )
-        self.whole[self.filled : end] = part
+        if self.whole is None:
+            self.parts.append(part)
+        else:
+            self.whole[self.filled : end] = part
         self.filled = end
 
     def all(self) -> Tensor:

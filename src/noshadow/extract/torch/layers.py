@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from noshadow.errors import InputError
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_QUANTISED = re.compile(r"quant|[48]bit|int[48]|gptq|awq|hqq", re.IGNORECASE)
+_QUANTISED = re.compile(r"quantized|quantization|quantlinear|quanttensor|[48]bit|int[48]|gptq|awq|hqq", re.IGNORECASE)
 
 
 def is_linear(module: nn.Module) -> bool:
@@ -50,16 +50,20 @@ def coefficients(module: nn.Module) -> Tensor:
     return (rows if not isinstance(bias, Tensor) else torch.cat([rows, bias.detach().unsqueeze(0)])).cpu()
 
 
-def is_linear_in(x: Tensor, z: Tensor, theta: Tensor, exact: bool = True) -> bool:
-    """z = [x, 1] · θ to rounding, row by row; ``exact=False`` allows for hardware that rounds products to ten bits.
+def is_linear_in(x: Tensor, z: Tensor, theta: Tensor) -> bool:
+    """z = [x, 1] · θ to rounding, on the device and in the precision that z was made in.
 
     It fails where a tensor was changed in place after the call, or where the layer does more than that.
     """
     p = x.shape[1]
-    wide, weight = x.double(), theta.double()
-    rows, size = wide @ weight[:p], wide.abs() @ weight[:p].abs()
-    if len(weight) > p:
-        rows, size = rows + weight[p], size + weight[p].abs()
-    eps = max(torch.finfo(values.dtype).eps for values in (x, z, theta))
-    share = 4 * eps * max(p, 16) ** 0.5 if exact else 2.0**-8
-    return bool(((rows - z.double()).abs() <= share * size + torch.finfo(z.dtype).tiny).all())
+    theta = theta.to(z.device)
+    made = nn.functional.linear(
+        x.to(z.dtype), theta[:p].T.to(z.dtype), theta[p].to(z.dtype) if len(theta) > p else None
+    )
+    wide = torch.float32 if z.element_size() < 4 else z.dtype
+    size = x.to(wide).abs() @ theta[:p].to(wide).abs()  # sums are of float32 at least: their rounding is a share of it
+    share = 4 * torch.finfo(wide).eps * max(p, 16) ** 0.5
+    if z.device.type != "cpu":
+        share = max(share, 2.0**-8)  # products may be rounded to ten bits, differently for another shape of kernel
+    bound = 8 * torch.finfo(z.dtype).eps * z.to(wide).abs() + share * size + torch.finfo(wide).tiny
+    return bool(((made.to(wide) - z.to(wide)).abs() <= bound).all())

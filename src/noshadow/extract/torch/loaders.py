@@ -128,10 +128,12 @@ def _from_loader(loader: DataLoader[Any], batch_size: int, stack: Callable[[Sequ
 def _of_items(loader: DataLoader[Any], batch_size: int, stack: Callable[[Sequence[Any]], Any]) -> Source:
     """A loader with batch_size=None: its items are records, or batches that the data set makes itself."""
     with undisturbed():
-        item = _attempt(lambda: loader.collate_fn(loader.dataset[0]), "record 0") if len(_sized(loader)) else ()
-    target = next((item[key] for key in LABEL_KEYS if key in item), None) if isinstance(item, Mapping) else item[1:2]
-    target = target[0] if isinstance(target, (tuple, list)) and target else target
-    if np.ndim(cast(Any, target if target is not None else 0)) == 0:
+        item = _attempt(lambda: loader.collate_fn(loader.dataset[0]), "record 0") if len(_sized(loader)) else None
+    if isinstance(item, Mapping):
+        target = next((item[key] for key in LABEL_KEYS if key in item), None)
+    else:
+        target = item[1] if isinstance(item, (tuple, list)) and len(item) > 1 else None
+    if getattr(target, "ndim", 0) == 0:
         convert = loader.collate_fn
         return _of_dataset(
             loader.dataset, batch_size, functools.partial(_converted, convert=convert, stack=stack), loader
@@ -207,7 +209,7 @@ def _covers_once(sampler: Any, n: int) -> bool:
     generator = getattr(sampler, "generator", None)
     state = generator.get_state() if isinstance(generator, torch.Generator) else None
     with undisturbed():
-        drawn = list(islice(copy.copy(sampler), n + 1))
+        drawn = _attempt(lambda: list(islice(copy.copy(sampler), n + 1)), "the sampler of the loader")
         if drawn and isinstance(drawn[0], (list, tuple, Tensor)) and np.ndim(drawn[0]):
             drawn = list(islice(chain.from_iterable(drawn), n + 1))
     if generator is not None and state is not None:

@@ -82,6 +82,9 @@ def find_head(
         found = {name: match for name, match in found.items() if match.x is not None}
         if not found:
             raise _several_rows(refused.call, count)
+    if len({id(match.call) for match in found.values()}) == 1:  # one layer's, e.g. logits and their softmax
+        name = max(found, key=lambda name: found[name].rank)
+        found = {name: found[name]}
     if len(found) > 1:
         logits = [name for name in found if "logits" in str(name)]
         if len(logits) == 1:
@@ -233,6 +236,11 @@ def _no_head(calls: list[Call], outputs: Mapping[Any, Tensor], count: int, layer
         return InputError(f"model: it gives outputs of shape {shapes} for {count} records, not a row per record")
     if not calls:
         return InputError("model: no layer with parameters ran; expected a network that ends in an nn.Linear")
+    if any(call.output is None for call in calls):
+        return InputError(
+            "model: no layer whose results could be kept gave the model's outputs, and this batch is too large to keep "
+            "all; pass a smaller batch_size=, or name the last layer with layer="
+        )
     last = calls[-1]
     if isinstance(last.module, nn.Linear):
         return InputError(

@@ -35,8 +35,9 @@ class Call:
 def unwrapped(model: nn.Module) -> nn.Module:
     """The module itself, without torch.compile or data parallelism around it."""
     while True:
-        if isinstance(getattr(model, "_orig_mod", None), nn.Module):
-            model = model._orig_mod  # type: ignore[assignment]  # a module, as was just checked
+        inner = getattr(model, "_orig_mod", None)
+        if isinstance(inner, nn.Module):
+            model = inner
         elif isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
             model = model.module
         else:

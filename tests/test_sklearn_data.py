@@ -384,7 +384,7 @@ def test_what_has_no_head_is_refused_by_name(data):
         (SGDRegressor(penalty="elasticnet"), t, "SGDRegressor with an L1 penalty"),
         (Ridge(positive=True), t, "Ridge with positive=True"),
         (LinearRegression(positive=True), t, "LinearRegression with positive=True"),
-        (Ridge(alpha=[1.0, 2.0]), np.stack([t, t], 1), "Ridge with a different alpha for each target"),
+        (Ridge(alpha=np.array([1.0, 2.0])), np.stack([t, t], 1), "Ridge with a different alpha for each target"),
         (RidgeCV([0.1, 500.0], alpha_per_target=True), np.stack([t, x[:, 1] ** 2], 1), "RidgeCV with a different al"),
         (TransformedTargetRegressor(Lasso()), t, "Lasso has an L1 penalty"),
     ):

@@ -103,6 +103,8 @@ def test_failures_say_what_and_exit_with_three(archive, tmp_path):
     cases[(tmp_path / "pickle.npz",)] = "'features' holds Python objects"
     np.savez(tmp_path / "nan.npz", **{**arrays, "features": np.full((60, 3), np.nan)})
     cases[(tmp_path / "nan.npz",)] = "features in FILE: NaN or infinite in rows 0, 1"
+    np.savez(tmp_path / "ids.npz", **arrays, ids=np.zeros((60, 2)))
+    cases[(tmp_path / "ids.npz",)] = "ids in FILE: expected shape (n,)"
     np.savez(tmp_path / "ridges.npz", **arrays, ridge=np.ones(3))
     cases[(tmp_path / "ridges.npz",)] = "ridge in FILE: expected one number"
     np.savez(tmp_path / "head.npz", **arrays, head=np.array("hinge"))
@@ -125,6 +127,7 @@ def test_usage_errors_exit_with_two(archive, tmp_path):
         ("score", archive, "--ridge", "-1"): "--ridge: expected a finite number",
         ("score", archive, "--ridge", "nan"): "--ridge: expected a finite number",
         ("score", archive, "--head", "hinge"): "--head: 'hinge' is not a head",
+        ("score", archive, "--head", ""): "--head: '' is not a head",
         ("score", archive, "-o", tmp_path / "s.txt"): "--output: '",
         ("score", archive, "-o", tmp_path / "nowhere" / "s.csv"): "--output: the folder",
         ("score", archive, "-o", tmp_path): "--output: '",
@@ -135,6 +138,8 @@ def test_usage_errors_exit_with_two(archive, tmp_path):
         ("bench",): "SETTING: none was named",
         ("bench", "cifar"): "SETTING: 'cifar' is not one of",
         ("bench", "energy-mlp", "--address", "auto"): "--address: it is for --engine ray",
+        ("bench", "energy-mlp", "--backbone", "minilm"): "--backbone: energy-mlp has no use for one",
+        ("bench", "energy-mlp", "--shadows", "15"): "--shadows",
         (
             "bench",
             "energy-mlp",

@@ -47,7 +47,7 @@ def bench(
             "two cores; paper: 200 shadows, 16 targets, full pool."
         ),
     ] = ScaleName.cpu,
-    shadows: Annotated[int | None, typer.Option(min=8, help="Number of shadow models.")] = None,
+    shadows: Annotated[int | None, typer.Option(min=16, help="Number of shadow models.")] = None,
     targets: Annotated[int | None, typer.Option(min=1, help="Number of target models.")] = None,
     pool: Annotated[int | None, typer.Option(min=40, help="Number of records that splits are drawn from.")] = None,
     backbone: Annotated[
@@ -123,6 +123,8 @@ def bench(
                     raise InputError(f"store: {store} holds no models of scale {scale.value} to score again")
                 raise InputError("setting: none was named; name some, or all. noshadow bench --list shows them")
             chosen = find_settings(names)
+        if backbone is not None and all(setting.scales[scale.value].backbone is None for setting in chosen):
+            raise InputError(f"backbone: {', '.join(setting.name for setting in chosen)} has no use for one")
         folder = output or store / "results"
         check_writable(private_folder(folder), "output")
         results = []

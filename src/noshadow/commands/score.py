@@ -64,12 +64,14 @@ def score(
             arrays["features"],
             arrays["outputs"],
             arrays["targets"],
-            head=head or str(_one(arrays, "head", "softmax")),
+            head=head if head is not None else str(_one(arrays, "head", "softmax")),
             ridge=ridge if ridge is not None else float(_one(arrays, "ridge", 0.0)),
             bias=bias,
             penalize_bias=penalize_bias,
         )
         ids: Any = arrays.get("ids")
+        if ids is not None and ids.ndim != 1:
+            raise FileError(f"ids: expected shape (n,), a name per record, got {ids.shape}")
         result = audit(layer, ids=ids, trace=arrays.get("trace"), full_step=full_step)
         saved = str(result.save(output)) if output else None
         show_audit(result, top, as_json, saved, command.notes)

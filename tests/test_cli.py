@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from noshadow import LastLayer, score
 from noshadow.cli import app
 
 
@@ -69,6 +70,17 @@ def test_score_reads_an_npz(archive, tmp_path):
     shown = json.loads(run("score", archive, "--json", "--full-step", "--no-bias").stdout)
     assert shown["metadata"]["bias"] is False
     assert shown["metadata"]["full_step"] is True
+
+
+def test_score_reads_weights_and_smoothing(archive, tmp_path):
+    arrays = dict(np.load(archive))
+    plain = {name: arrays[name] for name in ("features", "outputs", "targets")}
+    weights = {"sample_weight": np.linspace(0.5, 2.0, 60), "class_weight": np.array([1.0, 2.0, 0.5, 1.0])}
+    np.savez(tmp_path / "w.npz", **plain, **weights, label_smoothing=0.1)
+    out = tmp_path / "w.csv"
+    assert run("score", tmp_path / "w.npz", "-o", out).returncode == 0
+    wanted = score(LastLayer(*plain.values(), **weights, label_smoothing=0.1), ["newton"])
+    np.testing.assert_allclose(pd.read_csv(out)["newton"], wanted["newton"], rtol=1e-12)
 
 
 def test_score_reads_a_trace(archive, tmp_path):

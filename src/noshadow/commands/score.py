@@ -11,7 +11,8 @@ from noshadow.commands.output import explained_errors, show_audit
 from noshadow.errors import FileError
 
 _REQUIRED = ("features", "outputs", "targets")
-_OPTIONAL = ("ids", "head", "ridge", "trace")
+_WEIGHTS = ("sample_weight", "class_weight", "coefficients")
+_OPTIONAL = ("ids", "head", "ridge", "trace", "label_smoothing", *_WEIGHTS)
 _OPTIONS = {name: f"--{name.replace('_', '-')}" for name in ("bias", "penalize_bias", "full_step", "output", "top")}
 _CONTENTS = {"file": "FILE", **{name: f"{name} in FILE" for name in (*_REQUIRED, *_OPTIONAL)}}
 
@@ -39,8 +40,9 @@ def score(
     """Score every training record from the arrays of a last layer.
 
     FILE holds 'features' (n, p), the inputs of the last layer; 'outputs' (n, m), its logits or predictions;
-    'targets', classes or values; and, if wanted, 'ids' (n,), 'head', 'ridge' and 'trace' (epochs, n), the loss of each
-    record after each epoch of training. Other arrays are not read. Bigger scores mean more exposed.
+    'targets', classes or values; and, if wanted, 'ids' (n,), 'head', 'ridge', 'sample_weight' (n,), 'class_weight',
+    'label_smoothing', 'coefficients' (p + 1, m) and 'trace' (epochs, n), the loss of each record after each epoch of
+    training. Other arrays are not read. Bigger scores mean more exposed.
 
     \b
     Example, first in Python:
@@ -68,6 +70,8 @@ def score(
             ridge=ridge if ridge is not None else float(_one(arrays, "ridge", 0.0)),
             bias=bias,
             penalize_bias=penalize_bias,
+            label_smoothing=float(_one(arrays, "label_smoothing", 0.0)),
+            **{name: arrays.get(name) for name in _WEIGHTS},
         )
         ids: Any = arrays.get("ids")
         if ids is not None and ids.ndim != 1:

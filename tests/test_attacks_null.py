@@ -13,7 +13,7 @@ import torch
 from noshadow import attacks
 from noshadow.attacks.counterpart import counterparts
 from noshadow.shadow import ModelKey, Plan
-from tests.attack_definitions import counterpart, half_splits
+from tests.attack_definitions import balanced_rates, counterpart, half_splits
 
 ATTACKS = {
     **{
@@ -115,3 +115,26 @@ def test_a_counterpart_is_of_the_same_block(size):
     blocks = [in_half_of_the_models(rng, size, 30) for _ in range(64 // size)]
     found = counterparts(torch.from_numpy(np.concatenate(blocks))).numpy()
     np.testing.assert_array_equal(found // size, np.broadcast_to(np.arange(64)[:, None] // size, found.shape))
+
+
+@pytest.mark.parametrize("n_folds", [2, 4, 16])
+def test_an_attack_that_only_counts_is_right_half_of_the_time(n_folds):
+    """The worst there is: it knows every record and calls it what most of the models it has seen say.
+
+    With the target's fold alone left out it is right .40 to .43 of the time.
+    """
+    rng = np.random.default_rng(5)
+    membership = half_splits(rng, 16, 20_000, fewest=2)
+    beside = counterparts(torch.from_numpy(membership)).numpy()
+    fold = rng.permutation(16) % n_folds
+    rates = []
+    for fair in (False, True):
+        vote = np.empty(membership.shape)
+        for f in range(n_folds):
+            seen = np.repeat(fold[:, None] != f, membership.shape[1], axis=1)
+            if fair:
+                seen[beside[fold == f], np.arange(membership.shape[1])] = False
+            vote[fold == f] = (1 + np.sign((seen & membership).sum(0) - (seen & ~membership).sum(0))) / 2
+        rates.append(balanced_rates(vote, membership).mean())
+    assert rates[0] < 0.44
+    assert rates[1] == pytest.approx(0.5, abs=0.005)

@@ -24,8 +24,8 @@ def pair(data: Any) -> tuple[Any, Any]:
         repeated = np.flatnonzero(x.index.duplicated(keep=False)).tolist()
         if repeated:
             raise InputError(
-                f"data: the index of X has {x.index[repeated[0]]!r} in {name_rows(repeated)} (counted from 0), but a "
-                "record needs a name of its own; pass X.reset_index(drop=True) and y.reset_index(drop=True)"
+                f"data: the index of X has {_label(x.index, repeated[0])} in {name_rows(repeated)} (counted from 0), but "
+                "a record needs a name of its own; pass X.reset_index(drop=True) and y.reset_index(drop=True)"
             )
     require_same_records(x, y, "y")
     return x, y
@@ -43,7 +43,7 @@ def require_same_records(x: Any, values: Any, name: str) -> None:
     if len(differ) == 0:
         return
     first = int(differ[0])
-    where = f"(row {first}, counted from 0: {x.index[first]!r} and {values.index[first]!r})"
+    where = f"(row {first}, counted from 0: {_label(x.index, first)} and {_label(values.index, first)})"
     if len(x.index.symmetric_difference(values.index, sort=False)) == 0:
         raise InputError(
             f"data: the index of {name} is in another order than that of X {where}; pass {name}.loc[X.index], or "
@@ -54,6 +54,12 @@ def require_same_records(x: Any, values: Any, name: str) -> None:
             f"data: the index of {name} names other records than that of X {where}; pass the same records, or "
             f"{name}.to_numpy() where the rows do pair by position"
         )
+
+
+def _label(index: pd.Index[Any], row: int) -> str:
+    """A label of an index as the user writes it: 3, not np.int64(3)."""
+    label = index[row]
+    return repr(label.item() if isinstance(label, np.generic) else label)
 
 
 def _is_a_count(index: pd.Index[Any]) -> bool:

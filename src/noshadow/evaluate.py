@@ -7,26 +7,35 @@ Ties. A success rate from K models takes few values, so that many records tie. `
 separation, ``AttackResult.tiebreak``) orders records of equal truth. What is still equal, in truth or in
 score, is averaged over all its orders in closed form: no result depends on the order of the rows or on a
 seed.
+
+Two ceilings tell what a number means. ``ceiling``: what the attack finds of its own truth when it is run again, from
+other models. It is no bound: a score of one model has not the noise of an attack with half of the models.
+``oracle_ceiling``: what the best score there can be would find, one that knows how exposed each record is. Nothing but
+luck is above it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from noshadow.errors import InputError, name_rows
+from noshadow.errors import InputError, NoshadowWarning, name_rows
+from noshadow.replica import population_of
 
 Floats = npt.NDArray[np.float64]
+Models = npt.NDArray[np.intp]
 Metric = Callable[..., float]
 
 
 class Measured(Protocol):
-    """What ``ceiling`` needs of an attack's result."""
+    """What the ceilings need of an attack's result."""
 
     @property
     def success_rate(self) -> Floats: ...
@@ -50,6 +59,13 @@ class Summary:
 
     def __str__(self) -> str:
         return f"{self.mean:.4f} ± {self.std:.4f}"
+
+
+class Prediction(NamedTuple):
+    """A score and the truth that it is held against, both as ``ordering`` gives them, (N,)."""
+
+    score: Floats
+    truth: Floats
 
 
 @dataclass(frozen=True)
@@ -132,17 +148,22 @@ def ordering(value: Any, tiebreak: Any = None) -> Floats:
 def over_targets(
     metric: Metric, scores: Any, truth: Any, members: Any, *, tiebreak: Any = None, **options: Any
 ) -> Summary:
-    """``metric`` over the members of each target: scores (T, N), truth (N,) or (T, N), members (T, N)."""
-    score, inside, target = _targets(scores, members, truth)
-    values = []
-    for row, mask, aim in zip(score, inside, target, strict=True):
-        extra = {} if tiebreak is None else {"tiebreak": np.asarray(tiebreak)[mask]}
-        values.append(metric(row[mask], aim[mask], **extra, **options))
+    """``metric`` over the members of each target: scores and members (T, N), truth and tiebreak (N,) or (T, N)."""
+    score, inside, target, breaks = _targets(scores, members, truth, tiebreak)
+    values = [
+        metric(
+            score[row, mask],
+            target[row, mask],
+            **({} if breaks is None else {"tiebreak": breaks[row, mask]}),
+            **options,
+        )
+        for row, mask in enumerate(inside)
+    ]
     return Summary(np.array(values))
 
 
 def ceiling(
-    attack: Callable[[npt.NDArray[np.intp]], Measured],
+    attack: Callable[[Models], Measured],
     n_models: int,
     metric: Metric = recall,
     *,
@@ -151,29 +172,116 @@ def ceiling(
     seed: int = 0,
     **options: Any,
 ) -> Summary:
-    """The noise ceiling: what the attack scores as a predictor of itself, from disjoint halves of the models.
+    """The attack again: what it scores as a predictor of itself, from disjoint halves of the models.
 
-    attack    called with the indices of half the models, runs on them alone and returns its result:
-              ``lambda models: attacks.lira(signal[models], membership[models])``
+    attack    called with the indices of some of the models, runs on them alone and returns its result:
+              ``lambda models: attacks.lira(signal[models], membership[models], variance=rule)``
+              with ``rule = attacks.lira_variance(n_models)``, that of all the models, for the halves too
     members   (T, N) booleans: averaged over the members of each target; None: over all records
     splits    random halvings; each half predicts the other, and the two are averaged
 
-    Both halves are noisy and hold half the models. A predictor without noise, or a truth from all the
-    models, can do better than this; a predictor that reaches it is as good as running the attack again.
+    A predictor that reaches it is as good as running the attack again. Both halves are noisy and hold half the models:
+    a predictor without noise, or a truth from all the models, can do better; see ``oracle_ceiling``.
+
+    A record that too few models of a half have, or lack, is undecided there, as the attack leaves it: success rate
+    ½, separation 0. So few models say nothing of it, and the number should say so.
     """
+    _require_same_attack(attack, n_models)
+    return over_predictions(metric, halves(attack, n_models, splits, seed), members, **options)
+
+
+def halves(
+    attack: Callable[[Models], Measured], n_models: int, splits: int = 10, seed: int = 0
+) -> list[tuple[Prediction, Prediction]]:
+    """For each random halving of the models: the first half's result predicting the second's, and the reverse."""
     if n_models < 8:
         raise InputError(f"n_models: {n_models}; two halves of at least 4 models are needed")
     if splits < 1:
         raise InputError(f"splits: expected 1 or more, got {splits}")
     rng = np.random.default_rng(seed)
-    values = []
+    found = []
     for _ in range(splits):
         models = rng.permutation(n_models)
-        halves = [attack(np.sort(half)) for half in (models[: n_models // 2], models[n_models // 2 :])]
-        first, second = (ordering(half.success_rate, half.tiebreak) for half in halves)
-        masks = np.ones((1, len(first)), dtype=bool) if members is None else np.asarray(members, dtype=bool)
-        both = [metric(a[mask], b[mask], **options) for mask in masks for a, b in ((first, second), (second, first))]
-        values.append(np.mean(both))
+        first, second = (_ranked(attack, np.sort(half)) for half in (models[: n_models // 2], models[n_models // 2 :]))
+        found.append((Prediction(first, second), Prediction(second, first)))
+    return found
+
+
+def oracle_ceiling(
+    attack: Callable[[Floats, npt.NDArray[np.bool_]], Measured],
+    signal: Any,
+    membership: Any,
+    metric: Metric = recall,
+    *,
+    members: Any = None,
+    draws: int = 10,
+    seed: int = 0,
+    **options: Any,
+) -> Summary:
+    """A perfect score: what one that knows how exposed each record is would reach against so noisy a truth.
+
+    attack      called with signals (K, N) and membership (K, N), returns its result:
+                ``lambda signal, membership: attacks.lira(signal, membership, variance=rule)``
+    signal      (K, N), or (K, N, q): what the models say of each record, about normal on both sides. For squared error
+                that is the prediction, not its loss; then ``attack`` computes the loss
+    membership  (K, N) booleans
+    members     (T, N) booleans: averaged over the members of each target; None: over all records
+    draws       how many studies are simulated
+
+    A parametric bootstrap. How exposed the records truly are is not known, but how much they differ is: records are
+    drawn with laws that differ as those of the study do (``noshadow.replica``), and a study of as many models is
+    simulated from them and attacked. The perfect score is the attack's verdict on the laws themselves. No score of the
+    records does better than it, up to noise, as far as signals are normal and independent from model to model.
+    """
+    return over_predictions(metric, oracle(attack, signal, membership, draws, seed), members, **options)
+
+
+def oracle(
+    attack: Callable[[Floats, npt.NDArray[np.bool_]], Measured],
+    signal: Any,
+    membership: Any,
+    draws: int = 10,
+    seed: int = 0,
+) -> list[tuple[Prediction]]:
+    """For each simulated study: the attack on the records' laws predicting the attack on the study."""
+    x, inside = np.asarray(signal, dtype=np.float64), np.asarray(membership).astype(bool)
+    if inside.ndim != 2 or x.shape[:2] != inside.shape or x.ndim > 3 or 0 in x.shape:
+        raise InputError(
+            f"signal, membership: expected shapes (K, N) or (K, N, q), and (K, N), got {x.shape}, {inside.shape}"
+        )
+    if not np.isfinite(x).all():
+        raise InputError("signal: NaN or infinite values; leave out the models that diverged")
+    if draws < 1:
+        raise InputError(f"draws: expected 1 or more, got {draws}")
+    n_models, n_records = inside.shape
+    width = x.size // inside.size
+    population = population_of(x.reshape(n_models, -1), np.repeat(inside, width, axis=1))
+    found = []
+    for draw in range(draws):
+        rng = np.random.default_rng([seed, draw])
+        laws = population.draw(rng)
+        # which models have a record is no part of its exposure, and no score knows it: dealt anew
+        dealt = inside[:, rng.permutation(n_records)]
+        noisy = laws.study(np.repeat(dealt, width, axis=1), rng).reshape(x.shape)
+        without_noise, everywhere = laws.study_without_noise(rng, width)
+        exact = without_noise.reshape(-1, *x.shape[1:])
+        found.append((Prediction(_ranked(attack, exact, everywhere), _ranked(attack, noisy, dealt)),))
+    return found
+
+
+def over_predictions(
+    metric: Metric, predictions: Sequence[Sequence[Prediction]], members: Any = None, **options: Any
+) -> Summary:
+    """``metric`` of the predictions of each halving or draw, averaged over them and over the members of each target."""
+    values = []
+    for together in predictions:
+        n_records = len(together[0].truth)
+        masks = np.ones((1, n_records), dtype=bool) if members is None else np.asarray(members, dtype=bool)
+        if masks.ndim != 2 or masks.shape[1] != n_records:
+            raise InputError(f"members: expected shape (T, {n_records}), targets by records, got {masks.shape}")
+        values.append(
+            np.mean([metric(score[mask], truth[mask], **options) for score, truth in together for mask in masks])
+        )
     return Summary(np.array(values))
 
 
@@ -194,6 +302,7 @@ def paired_bootstrap(
     """Whether two scores differ: metric(first) − metric(second), both on the same resamples.
 
     first, second  (n,) of one target, or (T, N) with ``members`` (T, N), the mean over targets being compared
+    truth, tiebreak  (N,), or (T, N) where each target has its own
     unit           "records": resample records, the same for both scores and all targets
                    "targets": resample targets, whose metrics are computed once
     """
@@ -203,18 +312,17 @@ def paired_bootstrap(
         raise InputError(f"draws, confidence: expected 1 or more and a probability, got {draws!r}, {confidence!r}")
     a = np.atleast_2d(np.asarray(first, dtype=np.float64))
     mask = np.ones(a.shape, dtype=bool) if members is None else members
-    a, inside, target = _targets(a, mask, truth)
-    b, _, _ = _targets(np.atleast_2d(np.asarray(second, dtype=np.float64)), mask, truth)
+    a, inside, target, breaks = _targets(a, mask, truth, tiebreak)
+    b = np.atleast_2d(np.asarray(second, dtype=np.float64))
     if a.shape != b.shape:
         raise InputError(f"second: shape {b.shape}, but first has {a.shape}")
-    extra = None if tiebreak is None else np.asarray(tiebreak, dtype=np.float64)
 
     def differences(rows: npt.NDArray[np.intp]) -> Floats:
         found = []
-        for x, y, keep, aim in zip(a, b, inside, target, strict=True):
-            chosen = rows[keep[rows]]
-            more = {} if extra is None else {"tiebreak": extra[chosen]}
-            values = [metric(score[chosen], aim[chosen], **more, **options) for score in (x, y)]
+        for row, mask in enumerate(inside):
+            chosen = rows[mask[rows]]
+            more = {} if breaks is None else {"tiebreak": breaks[row, chosen]}
+            values = [metric(score[row, chosen], target[row, chosen], **more, **options) for score in (a, b)]
             found.append(values[0] - values[1])
         return np.array(found)
 
@@ -268,17 +376,52 @@ def _vector(values: Any, name: str, infinite: bool = False) -> Floats:
     return array
 
 
-def _targets(scores: Any, members: Any, truth: Any) -> tuple[Floats, npt.NDArray[np.bool_], Floats]:
+def _targets(
+    scores: Any, members: Any, truth: Any, tiebreak: Any
+) -> tuple[Floats, npt.NDArray[np.bool_], Floats, Floats | None]:
+    """Scores, members, truth and tiebreak, all (T, N)."""
     score, inside = np.asarray(scores, dtype=np.float64), np.asarray(members)
-    aim = np.asarray(truth, dtype=np.float64)
     if score.ndim != 2 or inside.shape != score.shape:
         raise InputError(
             f"scores: expected shape (T, N), targets by records, that of members, got {score.shape}, {inside.shape}"
         )
-    if aim.shape not in (score.shape, score.shape[1:]):
-        raise InputError(f"truth: expected shape {score.shape[1:]} or {score.shape}, got {aim.shape}")
     inside = inside.astype(bool)
     empty = np.flatnonzero(~inside.any(1))
     if len(empty):
         raise InputError(f"members: target {empty[0]} has none")
-    return score, inside, np.broadcast_to(aim, score.shape)
+
+    def of_each_target(values: Any, name: str) -> Floats:
+        found = np.asarray(values, dtype=np.float64)
+        if found.shape not in (score.shape, score.shape[1:]):
+            raise InputError(f"{name}: expected shape {score.shape[1:]} or {score.shape}, got {found.shape}")
+        return np.broadcast_to(found, score.shape)
+
+    breaks = None if tiebreak is None else of_each_target(tiebreak, "tiebreak")
+    return score, inside, of_each_target(truth, "truth"), breaks
+
+
+def _ranked(attack: Callable[..., Measured], *arguments: Any) -> Floats:
+    """The records as an attack orders them; that it leaves some undecided is part of what is measured."""
+    with _quietly():
+        found = attack(*arguments)
+    return ordering(found.success_rate, found.tiebreak)
+
+
+def _require_same_attack(attack: Callable[[Models], Measured], n_models: int) -> None:
+    """Where the number of models chooses how they are attacked, it must not choose anew for the halves."""
+    if n_models < 8:
+        return
+    with _quietly():
+        names = [getattr(attack(np.arange(n)), "attack", None) for n in (n_models, n_models // 2)]
+    if names[0] != names[1]:
+        raise InputError(
+            f"attack: {names[0]!r} with all {n_models} models, but {names[1]!r} with half of them; "
+            f"state the choice, e.g. variance=attacks.lira_variance({n_models})"
+        )
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoshadowWarning)
+        yield

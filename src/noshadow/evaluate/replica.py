@@ -62,17 +62,19 @@ class Laws(NamedTuple):
         and quantiles of all kinds.
         """
         n_records = len(self.sd_in) // width
-        place = np.arange(2 * QUANTILES)[:, None] + rng.integers(0, 2 * QUANTILES, n_records)
-        pair = rng.permutation(2 * QUANTILES)[place % (2 * QUANTILES)]
+        places = np.arange(2 * QUANTILES, dtype=np.int16)  # small: these are arrays of all models by all records
+        place = places[:, None] + rng.integers(0, 2 * QUANTILES, n_records, dtype=np.int16)
+        pair = rng.permutation(places)[place % (2 * QUANTILES)]
         membership = pair < QUANTILES
         levels = ndtri((np.arange(QUANTILES) + 0.5) / QUANTILES)
-        turn = np.repeat(pair, width, axis=1) + rng.integers(0, QUANTILES, len(self.sd_in))
+        turn = np.repeat(pair, width, axis=1) + rng.integers(0, QUANTILES, len(self.sd_in), dtype=np.int16)
         quantiles = rng.permutation(levels / levels.std())[turn % QUANTILES]
         return self._signals(np.repeat(membership, width, axis=1), quantiles), membership
 
     def _signals(self, membership: Bools, standard: Floats) -> Floats:
-        spread = np.where(membership, self.sd_in, self.sd_out)
-        return np.where(membership, self.mean_in, self.mean_out) + spread * standard
+        standard *= np.where(membership, self.sd_in, self.sd_out)
+        standard += np.where(membership, self.mean_in, self.mean_out)
+        return standard
 
 
 class Posteriors(NamedTuple):
@@ -91,7 +93,8 @@ class Posteriors(NamedTuple):
         level = rng.random((len(self.cumulative), 1))
         point = np.minimum((self.cumulative < level).sum(1), len(self.grid) - 1)
         edges = np.concatenate([self.grid[:1], (self.grid[1:] + self.grid[:-1]) / 2.0, self.grid[-1:]])
-        return edges[point] + rng.random(len(point)) * (edges[point + 1] - edges[point])
+        drawn: Floats = edges[point] + rng.random(len(point)) * (edges[point + 1] - edges[point])
+        return drawn
 
 
 class Sides(NamedTuple):

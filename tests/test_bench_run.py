@@ -82,11 +82,16 @@ def test_a_setting_runs_and_is_measured_whole(place, name):
         if setting.network_influence is not None:
             expected |= {"network_influence"}
         assert set(attack["scores"]) == expected
-        for row in [*attack["scores"].values(), attack["ceiling"]]:
+        ceilings = (
+            [attack["ceiling"], attack["oracle"]] if attack is not result["attacks"]["shokri"] else [attack["ceiling"]]
+        )
+        for row in [*attack["scores"].values(), *ceilings]:
             assert all(0.0 <= row[key]["mean"] <= 1.0 for key in RECALLS)
             assert -1.0 <= row["spearman"]["mean"] <= 1.0
-        assert len(attack["ceiling"]["curve"]) == len(CURVE)
-        assert attack["ceiling"]["curve"][-1] == 1.0  # keeping all finds all
+        for ceiling in ceilings:
+            assert len(ceiling["curve"]) == len(CURVE)
+            assert ceiling["curve"][-1] == 1.0  # keeping all finds all
+    assert result["attacks"]["shokri"]["oracle"] is None
     assert result["seconds"]["speedup"] > 0
     folder = place / "store" / "results"
     assert json.loads((folder / f"{name}.json").read_text())["setting"] == name
@@ -245,7 +250,7 @@ def test_an_expensive_score_may_cover_some_targets(place):
     members = np.array([[True, True, True, False], [True, True, False, True]])
     values = np.array([[3.0, 2.0, 1.0, np.nan], [np.nan] * 4])
     scored = measure.Scored({"some": values}, members, 1.0, {})
-    truth = measure.Truth(np.array([0.9, 0.8, 0.7, 0.6]), np.zeros(4), {}, {"curve": []}, 0.0)
+    truth = measure.Truth(np.array([0.9, 0.8, 0.7, 0.6]), np.zeros(4), {}, {"curve": []}, None, 0.0)
     row = measure.compare(scored, truth)["scores"]["some"]
     assert row["spearman"] == {"mean": pytest.approx(1.0), "std": None, "values": [pytest.approx(1.0)]}
     assert evaluate.spearman(values[0, :3], truth.success_rate[:3]) == pytest.approx(1.0)
@@ -285,7 +290,8 @@ def test_a_table_is_printed_for_people(place):
     line = [part for part in command(place, *arguments_of(place, "california-ridge")) if part != "--json"]
     outcome = CliRunner().invoke(app, line, env={"COLUMNS": "160"})
     assert outcome.exit_code == 0
-    assert "noise ceiling" in outcome.stdout
+    assert "LiRA again" in outcome.stdout
+    assert "a perfect score" in outcome.stdout
     assert "12.3±3" in outcome.stdout  # the paper's number
 
 

@@ -1,7 +1,7 @@
 """Membership-inference attacks on arrays: K models by N records in, scores and success rates a record out."""
 
 from noshadow.attacks.epsilon import epsilon_lower_bound
-from noshadow.attacks.lira import lira
+from noshadow.attacks.lira import lira, lira_variance
 from noshadow.attacks.metrics import RocCurve, auc, roc, tpr_at_fpr
 from noshadow.attacks.result import AttackResult
 from noshadow.attacks.rmia import rmia
@@ -15,6 +15,7 @@ __all__ = [
     "auc",
     "epsilon_lower_bound",
     "lira",
+    "lira_variance",
     "rmia",
     "roc",
     "shokri",

@@ -93,7 +93,7 @@ def lira(
     x = as_models_by_records(signal, "signal", extra=True)
     n_models, n_records = x.shape[:2]
     inside = as_membership(membership, n_models, n_records).to(x.device)
-    rule = variance if variance != "auto" else "per_sample" if n_models >= MANY_MODELS else "fixed"
+    rule = lira_variance(n_models) if variance == "auto" else variance
     known = _enough_references(inside, 3 if rule == "per_sample" else 2, online=variant == "online")
     queries = x.unbind(2) if x.ndim == 3 else (x,)
     known &= _varying(queries, constant)
@@ -117,6 +117,11 @@ def lira(
     if variant == "offline":
         _warn_direction(result, members)
     return result
+
+
+def lira_variance(n_models: int) -> Literal["per_sample", "fixed"]:
+    """What "auto" chooses with so many models; for a part of a study, pass on what it is for the whole."""
+    return "per_sample" if n_models >= MANY_MODELS else "fixed"
 
 
 class Fit(NamedTuple):

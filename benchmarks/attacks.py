@@ -187,7 +187,7 @@ def main() -> None:
         print(json.dumps(run_case(options.case, options.models)))
         return
     results = {"speed": speed(options.threads), "convergence": convergence()}
-    write_text(options.output, json.dumps(results, indent=2) + "\n")
+    write_text(options.output, json.dumps(results, indent=2) + "\n", private=False)
 
 
 if __name__ == "__main__":

@@ -154,7 +154,7 @@ def main() -> None:
     lines = ["# Benchmarks", "", "Written by `benchmarks/docs.py` from `benchmarks/results/`."]
     for section in sections:
         lines += ["", *section]
-    write_text(PAGE, "\n".join(lines) + "\n")
+    write_text(PAGE, "\n".join(lines) + "\n", private=False)
     print(PAGE)
 
 

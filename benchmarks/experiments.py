@@ -52,8 +52,8 @@ def main() -> None:
     if not results:
         raise SystemExit(f"{RESULTS}: no results; noshadow bench makes them")
     draw_figures(results)
-    write_text(PAGE, page(results, figure_names()))
-    write_text(README, fill_readme(README.read_text(encoding="utf-8"), readme_table(results)))
+    write_text(PAGE, page(results, figure_names()), private=False)
+    write_text(README, fill_readme(README.read_text(encoding="utf-8"), readme_table(results)), private=False)
     print(PAGE, README, sep="\n")
 
 

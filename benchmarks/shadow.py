@@ -203,7 +203,7 @@ def main() -> None:
             report[name] = part()
             print(name, json.dumps(report[name], indent=2), flush=True)
     RESULTS.parent.mkdir(exist_ok=True)
-    write_text(RESULTS, json.dumps(report, indent=2) + "\n")
+    write_text(RESULTS, json.dumps(report, indent=2) + "\n", private=False)
 
 
 if __name__ == "__main__":

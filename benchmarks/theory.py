@@ -54,8 +54,8 @@ def main() -> None:
             },
         }
         RESULTS.parent.mkdir(parents=True, exist_ok=True)
-        write_text(RESULTS, json.dumps(results, indent=2, ensure_ascii=False) + "\n")
-    write_text(DOCS, page(json.loads(RESULTS.read_text(encoding="utf-8"))))
+        write_text(RESULTS, json.dumps(results, indent=2, ensure_ascii=False) + "\n", private=False)
+    write_text(DOCS, page(json.loads(RESULTS.read_text(encoding="utf-8"))), private=False)
     print(f"wrote {DOCS}")
 
 

@@ -8,28 +8,36 @@ import numpy as np
 from scipy import stats
 
 
-def references(values, membership, k, i):
-    """Signals of record i in the other models, with it and without it."""
-    others = [j for j in range(len(values)) if j != k]
+def counterpart(membership, k, i):
+    """The model with k's place among those of record i's other side; past the last it begins again."""
+    own = [j for j in range(len(membership)) if membership[j, i] == membership[k, i]]
+    other = [j for j in range(len(membership)) if membership[j, i] != membership[k, i]]
+    return other[own.index(k) % len(other)]
+
+
+def references(values, membership, k, i, fair=False):
+    """Signals of record i in the other models, with it and without it; fair: without k's counterpart too."""
+    left_out = {k, counterpart(membership, k, i)} if fair else {k}
+    others = [j for j in range(len(values)) if j not in left_out]
     inside = np.array([values[j, i] for j in others if membership[j, i]])
     outside = np.array([values[j, i] for j in others if not membership[j, i]])
     return inside, outside
 
 
-def lira_loop(signal, membership, variant="online", variance="per_sample", center="mean", members="higher"):
+def lira_loop(signal, membership, variant="online", variance="per_sample", center="mean", members="higher", fair=False):
     n_models, n_records = signal.shape
     scores = np.empty(signal.shape)
     locate = np.mean if center == "mean" else np.median
     for k in range(n_models):
         squares, freedom = [0.0, 0.0], [0, 0]
         for i in range(n_records):
-            for side, values in enumerate(references(signal, membership, k, i)):
+            for side, values in enumerate(references(signal, membership, k, i, fair)):
                 if len(values):
                     squares[side] += np.sum((values - values.mean()) ** 2)
                     freedom[side] += len(values) - 1
         for i in range(n_records):
             density = []
-            for side, values in enumerate(references(signal, membership, k, i)):
+            for side, values in enumerate(references(signal, membership, k, i, fair)):
                 if side == 0 and variant != "online":
                     continue
                 spread = np.var(values) if variance == "per_sample" else squares[side] / freedom[side]
@@ -44,12 +52,12 @@ def lira_loop(signal, membership, variant="online", variance="per_sample", cente
     return scores
 
 
-def rmia_loop(p, membership, p_z=None, variant="online", gamma=1.0, a=0.3):
+def rmia_loop(p, membership, p_z=None, variant="online", gamma=1.0, a=0.3, fair=False):
     """Probabilities p (K, N) of records and p_z (K, Z) of the population; None: the pool's other records."""
     n_models, n_records = p.shape
 
     def average(values, member, k, i):
-        inside, outside = references(values, member, k, i)
+        inside, outside = references(values, member, k, i, fair and member is membership)
         if variant == "offline":
             return 0.5 * ((1 + a) * outside.mean() + (1 - a))
         return outside.mean() if not len(inside) else 0.5 * (inside.mean() + outside.mean())
@@ -65,6 +73,14 @@ def rmia_loop(p, membership, p_z=None, variant="online", gamma=1.0, a=0.3):
                 ratios = [own[i] / (p_z[k, j] / average(p_z, nowhere, k, j)) for j in range(p_z.shape[1])]
             scores[k, i] = np.mean([ratio >= gamma for ratio in ratios])
     return scores
+
+
+def balanced_rates(decided, membership):
+    """½ (true positive rate + true negative rate) of each record; decided (K, N): 1 member, 0.5 undecided, 0 not."""
+    rates = []
+    for guess, truth in zip(np.asarray(decided, dtype=float).T, membership.T, strict=True):
+        rates.append((guess[truth].mean() + (1.0 - guess[~truth]).mean()) / 2.0)
+    return np.array(rates)
 
 
 def half_splits(rng, n_models, n_records, fewest=3):

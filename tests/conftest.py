@@ -59,3 +59,22 @@ def noisy_digits():
     wrong = rng.random(len(y)) < 0.05
     y[wrong] = rng.integers(0, 4, wrong.sum())
     return x, y, 4
+
+
+@pytest.fixture
+def flip_bits():
+    """How many of 500 files, each with one random bit flipped, are accepted; the file is whole again afterwards."""
+
+    def count(path, accepted):
+        content = path.read_bytes()
+        rng = np.random.default_rng(0)
+        found = 0
+        for position in rng.integers(0, 8 * len(content), 500):
+            altered = bytearray(content)
+            altered[position // 8] ^= 1 << (position % 8)
+            path.write_bytes(altered)
+            found += bool(accepted())
+        path.write_bytes(content)
+        return found
+
+    return count

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 from scipy import special
+from sklearn.metrics import balanced_accuracy_score
 
 from noshadow import attacks
 from noshadow.attacks.result import calibrate
 from noshadow.errors import InputError
-from tests.attack_definitions import half_splits
+from tests.attack_definitions import balanced_rates, counterpart, half_splits
 
 
 def study(seed, n_models=16, n_records=120, n_classes=3, shift=3.0):
@@ -37,7 +38,7 @@ def test_shokri_finds_members_and_only_those_there_are(classifier):
     logits, membership, targets = study(0)
     found = attacks.shokri(logits, membership, targets, "softmax", classifier, folds=4)
     assert found.auc > 0.85
-    assert found.balanced_success_rate.mean() > 0.78
+    assert found.success_rate.mean() > 0.78
     logits, membership, targets = study(1, shift=0.0)
     nothing = attacks.shokri(logits, membership, targets, "softmax", classifier, folds=4)
     assert abs(nothing.auc - 0.5) < 0.04
@@ -109,21 +110,30 @@ def test_shokri_bad_input_is_named(options, message):
         )
 
 
-def best_threshold(scores, membership, k):
-    """The best balanced accuracy over the other models, at every score that occurs."""
-    rest, truth = np.delete(scores, k, 0).ravel(), np.delete(membership, k, 0).ravel()
+def others_of(scores, membership, k, fair):
+    """All pairs of other models and records, but for k's counterparts where the threshold is to be fair."""
+    keep = np.ones(scores.shape, dtype=bool)
+    keep[k] = False
+    if fair:
+        keep[[counterpart(membership, k, i) for i in range(scores.shape[1])], np.arange(scores.shape[1])] = False
+    return scores[keep], membership[keep]
+
+
+def best_advantage(rest, truth):
+    """The best balanced accuracy, as true less false positive rate, at every score that occurs."""
     return max((rest[truth] > t).mean() - (rest[~truth] > t).mean() for t in np.unique(rest))
 
 
-def test_calibrated_threshold_is_best_on_the_other_models():
+@pytest.mark.parametrize("fair", [False, True])
+def test_calibrated_threshold_is_best_on_the_other_models(fair):
     rng = np.random.default_rng(8)
     membership = half_splits(rng, 6, 30)
     scores = np.round(rng.normal(size=membership.shape) + membership, 2)  # 180 scores, all of them candidates
-    cut = calibrate(torch.from_numpy(scores), torch.from_numpy(membership)).numpy()
+    cut = calibrate(torch.from_numpy(scores), torch.from_numpy(membership), fair).numpy()
     for k in range(6):
-        rest, truth = np.delete(scores, k, 0).ravel(), np.delete(membership, k, 0).ravel()
+        rest, truth = others_of(scores, membership, k, fair)
         reached = (rest[truth] > cut[k]).mean() - (rest[~truth] > cut[k]).mean()
-        assert reached == pytest.approx(best_threshold(scores, membership, k), abs=1e-12)
+        assert reached == pytest.approx(best_advantage(rest, truth), abs=1e-12)
         assert not (scores == cut[k]).any()
 
 
@@ -143,8 +153,12 @@ def test_threshold_scores_are_the_statistics():
     ):
         found = attacks.threshold(logits, membership, targets, "softmax", statistic, **more)
         np.testing.assert_allclose(found.scores, expected, rtol=1e-10, atol=1e-12)
-        right = (found.scores > found.thresholds[:, None]) == membership
-        np.testing.assert_allclose(found.success_rate, right.mean(0), rtol=1e-12)
+        assert found.balanced_accuracy == pytest.approx(
+            balanced_accuracy_score(membership.ravel(), (found.scores > found.thresholds[:, None]).ravel())
+        )
+        fair = calibrate(*map(torch.from_numpy, (found.scores, membership)), fair=True).numpy()
+        decided = found.scores > fair[:, None]
+        np.testing.assert_allclose(found.success_rate, balanced_rates(decided, membership), rtol=1e-12)
 
 
 def test_class_thresholds_serve_classes_of_different_difficulty():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,7 @@ from noshadow import attacks
 from noshadow.attacks.lira import _fits, gaussian_nll
 from noshadow.attacks.moments import sides
 from noshadow.errors import InputError, NoshadowWarning
-from tests.attack_definitions import half_splits, lira_loop
+from tests.attack_definitions import balanced_rates, half_splits, lira_loop
 
 
 def draw(seed, n_models=13, n_records=9, shift=1.0):
@@ -42,6 +44,10 @@ def test_equals_the_definition(variant, variance, center, n_models):
     np.testing.assert_allclose(
         found.scores, lira_loop(signal, membership, variant, variance, center), rtol=1e-9, atol=1e-9
     )
+    fair = lira_loop(signal, membership, variant, variance, center, fair=True)
+    if variant == "online":
+        np.testing.assert_array_equal(found.decisions > 0, fair > 0)
+        np.testing.assert_allclose(found.success_rate, balanced_rates(fair > 0, membership), rtol=1e-14)
 
 
 @settings(max_examples=40, deadline=None)
@@ -62,17 +68,19 @@ def test_equals_the_definition_with_ties(seed, n_models, digits, center):
 
 def test_members_lower_is_the_other_tail():
     signal, membership = draw(3, shift=-1.0)
-    found = attacks.lira(signal, membership, "offline", members="lower")
+    found = attacks.lira(signal, membership, "offline", "per_sample", members="lower")
     np.testing.assert_allclose(
         found.scores, lira_loop(signal, membership, "offline", members="lower"), rtol=1e-9, atol=1e-12
     )
 
 
-def test_auto_variance_is_fixed_below_64_models_and_per_sample_from_there():
-    for n_models, variance in ((63, "fixed"), (64, "per_sample")):
+def test_auto_variance_is_fixed_below_24_models_and_per_sample_from_there_and_the_default():
+    for n_models, variance in ((23, "fixed"), (24, "per_sample")):
         signal, membership = draw(5, n_models)
-        found, expected = (attacks.lira(signal, membership, variance=v).scores for v in ("auto", variance))
-        np.testing.assert_array_equal(found, expected)
+        auto, expected = (attacks.lira(signal, membership, variance=v) for v in ("auto", variance))
+        np.testing.assert_array_equal(auto.scores, expected.scores)
+        np.testing.assert_array_equal(attacks.lira(signal, membership).scores, expected.scores)
+        assert auto.attack == expected.attack == f"lira online, variance {variance}"
 
 
 def test_queries_add_up():
@@ -91,12 +99,12 @@ def test_a_dominating_outlier_does_not_wash_out_the_rest():
     k = int(np.flatnonzero(membership[:, 2])[0])
     outlier = signal.copy()
     outlier[k, 2] = 1e9
-    own, _ = _fits(torch.from_numpy(outlier), torch.from_numpy(membership), "mean", None)
+    own, *_ = _fits(torch.from_numpy(outlier), torch.from_numpy(membership), "mean")
     rest = np.delete(signal[:, 2], k)[np.delete(membership[:, 2], k)]
     np.testing.assert_allclose(float(own.variance[k, 2]), rest.var(), rtol=1e-12)
     # the other records do not feel it
-    untouched = attacks.lira(signal, membership).scores
-    np.testing.assert_array_equal(np.delete(attacks.lira(outlier, membership).scores, 2, 1), np.delete(untouched, 2, 1))
+    untouched, touched = (attacks.lira(s, membership, variance="per_sample").scores for s in (signal, outlier))
+    np.testing.assert_array_equal(np.delete(touched, 2, 1), np.delete(untouched, 2, 1))
 
 
 def test_an_offset_changes_nothing():
@@ -119,11 +127,9 @@ def test_a_target_does_not_see_its_own_membership():
 
 def test_success_is_the_sign_of_the_ratio_and_separation_its_formula():
     signal, membership = draw(11, 20, 30)
-    result = attacks.lira(signal, membership)
+    result = attacks.lira(signal, membership, variance="per_sample")
     right = (result.scores > 0) == membership
-    np.testing.assert_allclose(result.success_rate, right.mean(0), rtol=1e-14)
-    tpr, tnr = (np.array([right[m, i].mean() for i, m in enumerate(side.T)]) for side in (membership, ~membership))
-    np.testing.assert_allclose(result.balanced_success_rate, (tpr + tnr) / 2, rtol=1e-14)
+    np.testing.assert_allclose(result.success_rate, balanced_rates(result.decisions > 0, membership), rtol=1e-14)
     for i in range(30):
         inside, outside = signal[membership[:, i], i], signal[~membership[:, i], i]
         expected = (inside.mean() - outside.mean()) / np.sqrt((inside.var() + outside.var()) / 2)
@@ -148,6 +154,50 @@ def test_a_loss_has_negative_separation_and_a_positive_tiebreak():
     np.testing.assert_array_equal(result.tiebreak, -result.separation)
 
 
+def test_signed_residuals_are_ordered_by_how_far_they_move_either_way():
+    signal, membership = draw(24, 40, 60, shift=0.0)
+    signal += membership * np.where(np.arange(60) % 2, 2.0, -2.0)
+    told = attacks.lira(signal, membership, members="either")
+    np.testing.assert_array_equal(told.tiebreak, np.abs(told.separation))
+    np.testing.assert_array_equal(attacks.lira(signal, membership).tiebreak, told.tiebreak)  # seen from the records
+    with pytest.raises(InputError, match="'offline' tests one direction"):
+        attacks.lira(signal, membership, "offline", members="either")
+
+
+SIZES = [2.0**-1000, 2.0**-660, 2.0**-500, 2.0**500, 2.0**660, 2.0**1000, 2.0**1018]
+
+
+@pytest.mark.parametrize("variant", ["online", "offline", "offline_two_sided"])
+@pytest.mark.parametrize("variance", ["per_sample", "fixed"])
+def test_signals_of_any_size_are_squared_safely(variant, variance):
+    """Powers of two from 1e-301 to 3e306: the very scores, but for the logarithm of the unit in a density."""
+    signal, membership = draw(25, 24, 30)
+    plain = attacks.lira(signal, membership, variant, variance)
+    for size in SIZES:
+        found = attacks.lira(signal * size, membership, variant, variance)
+        unit = np.log(size) if variant == "offline_two_sided" else 0.0
+        np.testing.assert_allclose(found.scores - unit, plain.scores, rtol=1e-9, atol=1e-9)
+        np.testing.assert_array_equal(found.success_rate, plain.success_rate)
+        np.testing.assert_allclose(found.separation, plain.separation, rtol=1e-12)
+        np.testing.assert_allclose(found.separation_error, plain.separation_error, rtol=1e-12)
+
+
+def test_every_record_may_have_its_own_size_and_offset():
+    signal, membership = draw(26, 24, 30)
+    sizes = 2.0 ** np.random.default_rng(26).integers(-900, 1000, 30)
+    plain, found = (attacks.lira(s, membership) for s in (signal, signal * sizes))
+    np.testing.assert_allclose(found.scores, plain.scores, rtol=1e-9, atol=1e-9)
+    widest = np.where(membership, 1.7e308, -1.7e308) * np.random.default_rng(27).uniform(0.5, 1.0, signal.shape)
+    for variance in ("per_sample", "fixed"):  # a range of 3.4e308 is not a float
+        result = attacks.lira(widest, membership, variance=variance)
+        assert (result.success_rate == 1.0).all()
+        assert np.isfinite(result.scores).all()
+        assert np.isfinite(result.separation).all()
+    steps = np.round(signal * 8) + 0.0
+    offset = attacks.lira(steps + 2.0**50, membership)
+    np.testing.assert_allclose(offset.scores, attacks.lira(steps, membership).scores, rtol=1e-9, atol=1e-9)
+
+
 def test_constant_records_count_half_when_asked():
     signal, membership = draw(14)
     signal[:, 3] = 0.7
@@ -167,7 +217,7 @@ def test_constant_records_count_half_when_asked():
 def test_a_side_without_spread_gives_finite_scores_that_are_right():
     signal, membership = draw(15)
     signal[:, 2] = np.where(membership[:, 2], 1.0, signal[:, 2])
-    result = attacks.lira(signal, membership)
+    result = attacks.lira(signal, membership, variance="per_sample")
     assert np.isfinite(result.scores).all()
     assert result.success_rate[2] == 1.0
 
@@ -210,7 +260,7 @@ def test_no_signal_gives_chance():
     for variant in ("online", "offline", "offline_two_sided"):
         result = attacks.lira(rng.normal(size=membership.shape), membership, variant)
         assert abs(result.auc - 0.5) < 4 * np.sqrt(1 / 12 / membership.size * 2) * 2
-        assert abs(result.balanced_success_rate.mean() - 0.5) < 0.02
+        assert abs(result.success_rate.mean() - 0.5) < 0.02
 
 
 def test_known_gaussians_reach_the_known_accuracy():
@@ -220,7 +270,7 @@ def test_known_gaussians_reach_the_known_accuracy():
     signal = rng.normal(size=membership.shape) + 2.0 * membership
     best = stats.norm.cdf(1.0)
     for variant in ("online", "offline"):
-        rate = attacks.lira(signal, membership, variant).balanced_success_rate.mean()
+        rate = attacks.lira(signal, membership, variant).success_rate.mean()
         assert rate == pytest.approx(best, abs=4 * np.sqrt(best * (1 - best) / membership.size) + 0.002)
 
 
@@ -235,11 +285,22 @@ class TestBadInput:
             attacks.lira(signal, self.membership)
 
     @pytest.mark.parametrize(("value", "number"), [(True, "all models"), (False, "no model")])
-    def test_member_of_all_or_none(self, value, number):
+    @pytest.mark.parametrize("variant", ["online", "offline"])
+    def test_member_of_all_or_none_is_undecided_and_named(self, value, number, variant):
         membership = self.membership.copy()
         membership[:, 2] = value
-        with pytest.raises(InputError, match=f"member of {number} in row 2"):
-            attacks.lira(self.signal, membership)
+        with pytest.warns(NoshadowWarning, match=f"member of {number} in row 2.*undecided, success rate 0.5"):
+            result = attacks.lira(self.signal, membership, variant)
+        others = np.arange(9) != 2
+        alone = attacks.lira(self.signal[:, others], membership[:, others], variant)
+        np.testing.assert_array_equal(result.scores[:, others], alone.scores)
+        np.testing.assert_array_equal(result.success_rate[others], alone.success_rate)
+        assert (result.success_rate[2], result.separation[2], result.separation_error[2]) == (0.5, 0.0, np.inf)
+        assert not result.decisions[:, 2].any()
+        assert np.isfinite(list(result.summary().values())).all()
+        membership[:] = value
+        with pytest.raises(InputError, match=f"member of {number} in rows 0, 1, 2, 3, 4 and 4 more"):
+            attacks.lira(self.signal, membership, variant)
 
     def test_too_few_models(self):
         with pytest.raises(InputError, match="3 models; an attack needs at least 4"):
@@ -248,9 +309,11 @@ class TestBadInput:
     def test_too_few_references_names_the_remedy(self):
         membership = self.membership.copy()
         membership[:, 4] = np.arange(13) < 2
-        with pytest.raises(InputError, match=r"member of 2 of 13 models in row 4.*variance='fixed'"):
-            attacks.lira(self.signal, membership)
-        assert np.isfinite(attacks.lira(self.signal, membership, variance="fixed").scores).all()
+        with pytest.warns(NoshadowWarning, match=r"member of 2 of 13 models in row 4.*variance='fixed'"):
+            assert attacks.lira(self.signal, membership, variance="per_sample").success_rate[4] == 0.5
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert np.isfinite(attacks.lira(self.signal, membership, variance="fixed").scores).all()
 
     @pytest.mark.parametrize(
         ("signal", "membership", "message"),

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from scipy import special
 
 from noshadow import attacks
+from noshadow.attacks.counterpart import counterparts
+from noshadow.attacks.result import calibrate
 from noshadow.attacks.rmia import log_average
-from noshadow.errors import InputError
-from tests.attack_definitions import half_splits, rmia_loop
+from noshadow.errors import InputError, NoshadowWarning
+from tests.attack_definitions import counterpart, half_splits, rmia_loop
 
 
 def draw(seed, n_models=9, n_records=12, size=17, digits=None):
@@ -32,6 +34,51 @@ def test_equals_the_definition(variant, gamma, a):
     found = attacks.rmia(signal, membership, population, variant, gamma=gamma, a=a)
     p, p_z = special.expit(signal), special.expit(population)
     np.testing.assert_array_equal(found.scores, rmia_loop(p, membership, p_z, variant, gamma, a))
+
+
+@pytest.mark.parametrize("variant", ["online", "offline"])
+def test_decisions_leave_the_counterpart_out(variant):
+    """The fair scores are not kept: where they part the records as the definition's do, the decisions are the same."""
+    signal, membership, population = draw(11, 12, 60)
+    found = attacks.rmia(signal, membership, population, variant)
+    p, p_z = special.expit(signal), special.expit(population)
+    fair = torch.from_numpy(rmia_loop(p, membership, p_z, variant, fair=True))
+    cut = calibrate(fair, torch.from_numpy(membership), fair=True)
+    np.testing.assert_array_equal(found.decisions > 0, (fair > cut[:, None]).numpy())
+    assert not np.array_equal(found.decisions > 0, found.scores > found.thresholds[:, None])
+
+
+@pytest.mark.parametrize("online", [True, False])
+@pytest.mark.parametrize("spread", [1.0, 400.0])  # by sums of probabilities, and by logarithms
+def test_averages_without_the_counterpart(online, spread):
+    signal, membership, _ = draw(12)
+    log_p, inside = torch.from_numpy(special.log_expit(spread * signal)), torch.from_numpy(membership)
+    found = log_average(log_p, inside, online, 1.0, counterparts(inside)).numpy()
+    with mpmath.workdps(50):
+        for k, i in np.ndindex(*signal.shape):
+            left_out = {k, counterpart(membership, k, i)}
+            means = []
+            for side in (False, True) if online else (False,):
+                p = [mpmath.exp(float(log_p[j, i])) for j in range(9) if j not in left_out and membership[j, i] == side]
+                means.append(sum(p) / len(p))
+            expected = float(mpmath.log(sum(means) / len(means)))
+            assert found[k, i] == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e250])
+def test_extreme_signals_are_told_apart_or_refused(size):
+    signal, membership, _ = draw(12)
+    if size > 1.0:
+        result = attacks.rmia(signal * size, membership)
+        assert np.isfinite(result.scores).all()
+        assert np.isfinite(result.separation).all()
+        with pytest.raises(InputError, match=r"temperature: signals as large as .* overflow"):
+            attacks.rmia(signal * size, membership, temperature=1e-70)
+    else:
+        with pytest.raises(InputError, match="signal: the likelihood ratio at temperature 1 is the same for all"):
+            attacks.rmia(signal * size, membership)
+        scaled = attacks.rmia(signal * size, membership, temperature=size)
+        np.testing.assert_array_equal(scaled.success_rate, attacks.rmia(signal, membership).success_rate)
 
 
 @settings(max_examples=30, deadline=None)
@@ -154,5 +201,9 @@ def test_lone_record_needs_a_population():
 def test_too_few_references_are_named():
     signal, membership, population = draw(10)
     membership[:, 5] = np.arange(9) < 1
-    with pytest.raises(InputError, match="member of 1 of 9 models in row 5"):
-        attacks.rmia(signal, membership, population)
+    with pytest.warns(NoshadowWarning, match="member of 1 of 9 models in row 5"):
+        result = attacks.rmia(signal, membership, population)
+    assert result.success_rate[5] == 0.5
+    others = np.arange(12) != 5
+    alone = attacks.rmia(signal[:, others], membership[:, others], population)
+    np.testing.assert_array_equal(result.success_rate[others], alone.success_rate)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+import warnings
 
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+import torch
 from rich.console import Console
+from sklearn.neural_network import MLPClassifier
 
-from noshadow import InputError, LastLayer, __version__, audit
+from noshadow import InputError, LastLayer, NoshadowWarning, __version__, audit
 
 
 @pytest.fixture
@@ -93,3 +96,79 @@ def test_only_the_wanted_scores(result):
     layer = LastLayer(x, x, np.arange(10) % 2)
     table = audit(layer, scores=["loss", "output_gradient_norm"]).table
     assert list(table.columns) == ["id", "target", "loss", "output_gradient_norm", "flagged"]
+
+
+def texts(caught, category):
+    return [str(one.message) for one in caught if one.category is category]
+
+
+def test_what_a_front_door_warns_of_is_noted_saved_and_said_once(tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(120, 3)), rng.integers(0, 3, 120)
+    model = MLPClassifier((4,), early_stopping=True, n_iter_no_change=2, max_iter=30, random_state=0).fit(x, y)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = audit(model, (x, y))
+    said = [message for message in texts(caught, NoshadowWarning) if "early_stopping" in message]
+    assert len(said) == 1
+    assert said[0] in result.notes
+    assert sorted(texts(caught, NoshadowWarning)) == sorted(result.notes)
+    facts = json.loads(pq.read_schema(result.save(tmp_path / "a.parquet")).metadata[b"noshadow"])
+    assert facts["notes"] == list(result.notes)
+
+
+def test_what_a_layer_warned_of_is_noted_and_not_said_again():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 3)), rng.integers(0, 3, 60)
+    probabilities = rng.dirichlet(np.ones(3), 60)
+    with pytest.warns(NoshadowWarning, match="these look like probabilities"):
+        layer = LastLayer(x, probabilities, y)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = audit(layer)
+    assert any("these look like probabilities" in note for note in result.notes)
+    assert any("not a linear function" in note for note in result.notes)
+    assert texts(caught, NoshadowWarning) == [note for note in result.notes if note not in layer.notes]
+    assert len(set(result.notes)) == len(result.notes)
+
+
+class Grumbling(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(3, 3)
+
+    def forward(self, x):
+        warnings.warn("an old model", FutureWarning, stacklevel=1)
+        warnings.warn("its head was cut", NoshadowWarning, stacklevel=1)
+        return self.head(x)
+
+
+def test_warnings_of_others_are_let_through():
+    x, y = torch.randn(50, 3, generator=torch.Generator().manual_seed(0)), torch.arange(50) % 3
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = audit(Grumbling(), (x, y), batch_size=100)
+    assert set(texts(caught, FutureWarning)) == {"an old model"}
+    assert "its head was cut" in result.notes
+    assert texts(caught, NoshadowWarning).count("its head was cut") == 1
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with pytest.raises(InputError, match="got 9 in rows 0, 3"):
+            audit(Grumbling(), (x, y + 9 * (y == 0)))
+    assert set(texts(caught, FutureWarning)) == {"an old model"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        with pytest.raises(InputError, match="FutureWarning: an old model"):
+            audit(Grumbling(), (x, y))
+
+
+def test_metadata_say_what_was_weighted(tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(30, 2)), rng.integers(0, 3, 30)
+    z = x @ rng.normal(size=(2, 3))
+    plain = audit(LastLayer(x, z, y)).metadata
+    assert (plain["sample_weight"], plain["class_weight"], plain["label_smoothing"]) == (False, None, 0.0)
+    options = {"sample_weight": np.ones(30), "class_weight": [1.0, 2.0, 3.0], "label_smoothing": 0.1}
+    path = audit(LastLayer(x, z, y, **options)).save(tmp_path / "a.parquet")
+    facts = json.loads(pq.read_schema(path).metadata[b"noshadow"])
+    assert (facts["sample_weight"], facts["class_weight"], facts["label_smoothing"]) == (True, [1.0, 2.0, 3.0], 0.1)

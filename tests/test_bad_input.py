@@ -45,8 +45,6 @@ def test_targets_out_of_range_name_the_row():
         LastLayer(x, z[:, 0], np.where(y == 0, -1, 1), "logistic")
     with pytest.raises(InputError, match=r"got 0.5 in rows 0, 1"):
         LastLayer(x, z, np.full(30, 0.5))
-    with pytest.raises(InputError, match=r"one-hot: pass targets.argmax"):
-        LastLayer(x, z, np.eye(3)[arrays()[2]])
     with pytest.raises(InputError, match=r"targets: NaN or infinite in row 2 "):
         LastLayer(x, z[:, 0], np.where(np.arange(30) == 2, np.nan, 0.0), "squared")
 
@@ -59,7 +57,7 @@ def test_shapes_are_checked():
         LastLayer(x, z[1:], y)
     with pytest.raises(InputError, match=r"targets: 29 rows"):
         LastLayer(x, z, y[1:])
-    with pytest.raises(InputError, match=r"outputs: a logistic head has one logit a record, got 3"):
+    with pytest.raises(InputError, match=r"targets: 3 logistic outputs need .* \(n, 3\), got \(30, 1\)"):
         LastLayer(x, z, y, "logistic")
     with pytest.raises(InputError, match=r"outputs: a softmax head .* use head='logistic'"):
         LastLayer(x, z[:, :1], y)

@@ -19,7 +19,7 @@ from noshadow.bench.backbones import TextClassifier, TokenDropout
 from noshadow.bench.source import DataSource
 from noshadow.errors import InputError, MissingExtra
 from noshadow.shadow import TorchTrainer
-from noshadow.shadow.fingerprint import array_digest
+from noshadow.shadow.content import array_digest
 from noshadow.shadow.recipe import Recipe
 
 transformers = pytest.importorskip("transformers")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import ssl
+import subprocess
 import tarfile
 import threading
 import zipfile
@@ -18,13 +20,15 @@ import typer
 
 from noshadow.bench import data, download
 from noshadow.bench.data import DATA_SETS, load_arrays
+from noshadow.bench.download import DownloadError
 from noshadow.bench.source import DataSource
 from noshadow.commands.output import COULD_NOT, explained_errors
-from noshadow.errors import InputError
+from noshadow.errors import FileError, InputError
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (12, 32, 32, 3), dtype=np.uint8)
 CLASSES = RNG.integers(0, 10, 12, dtype=np.uint8)
+PUBLISHED = dict(DATA_SETS)
 
 
 # --- archives in the public formats -----------------------------------------------------------------------------------
@@ -113,10 +117,13 @@ PUBLIC = {
 
 
 class Publisher:
-    """Serves ``files``; ``cut``: the most bytes that each of the next answers holds; ``ranges``: parts on request."""
+    """Serves ``files``; ``moved``: where else to ask; ``cut``: the most bytes of each of the next answers.
 
-    def __init__(self):
-        self.files, self.asked, self.cut, self.ranges = {}, [], [], True
+    ``ranges``: parts on request; ``context``: over https.
+    """
+
+    def __init__(self, context=None):
+        self.files, self.asked, self.cut, self.ranges, self.moved = {}, [], [], True, {}
         publisher = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -128,11 +135,19 @@ class Publisher:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.address = f"http://127.0.0.1:{self.server.server_port}"
+        if context is not None:
+            self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+            self.address = f"https://localhost:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
     def answer(self, request):
         wanted = request.headers.get("Range")
         self.asked.append((request.path, wanted))
+        if request.path in self.moved:
+            request.send_response(302)
+            request.send_header("Location", self.moved[request.path])
+            request.end_headers()
+            return
         if request.path not in self.files:
             request.send_error(404)
             return
@@ -159,10 +174,10 @@ def publisher(monkeypatch):
         content = make()
         served.files[f"/{name}"] = content
         *parts, whole = DATA_SETS[name].files
-        algorithm = whole.digest.partition(":")[0]
-        digest = f"{algorithm}:{hashlib.new(algorithm, content).hexdigest()}" if algorithm else ""
+        digest = hashlib.sha256(content).hexdigest()
         files = (*(replace(part, records=4) for part in parts), replace(whole, records=records, digest=digest))
-        monkeypatch.setitem(DATA_SETS, name, replace(DATA_SETS[name], url=f"{served.address}/{name}", files=files))
+        here = {"url": f"{served.address}/{name}", "files": files, "size": max(len(content), DATA_SETS[name].size)}
+        monkeypatch.setitem(DATA_SETS, name, replace(DATA_SETS[name], **here))
     yield served
     served.close()
 
@@ -219,38 +234,36 @@ def test_sst2_sentences_are_taken_literally(publisher, tmp_path):
     assert arrays["label"].tolist() == [0, 1, 1]
 
 
-def test_energy_is_checked_by_its_content(publisher, tmp_path):
-    arrays = load_arrays("energy_efficiency", None, tmp_path / "good")
+def test_energy_in_another_form_is_checked_by_its_content(publisher, tmp_path, monkeypatch):
+    path = tmp_path / "energy_efficiency.csv"
+    monkeypatch.setitem(DATA_SETS, "energy_efficiency", PUBLISHED["energy_efficiency"])
+    path.write_bytes(energy())
+    arrays = load_arrays("energy_efficiency", tmp_path, tmp_path)
     assert arrays["X"].shape == (768, 8)
     assert (arrays["y"].min(), arrays["y"].max()) == (6.01, 43.1)
-    publisher.files["/energy_efficiency"] = energy().replace(b"43.1,", b"53.1,")
-    with pytest.raises(
-        InputError, match=r"/energy_efficiency cannot be read as UCI Energy .*: Y1 goes from 6.01 to 53.1"
-    ):
-        load_arrays("energy_efficiency", None, tmp_path / "other")
-    publisher.files["/energy_efficiency"] = b"<html>down for maintenance</html>"
+    path.write_bytes(energy().replace(b"43.1,", b"53.1,"))
+    with pytest.raises(InputError, match=r"csv cannot be read as UCI Energy .*: Y1 goes from 6.01 to 53.1"):
+        load_arrays("energy_efficiency", tmp_path, tmp_path)
+    path.write_bytes(b"<html>down for maintenance</html>")
     with pytest.raises(InputError, match="expected 768 rows of X1, X2"):
-        load_arrays("energy_efficiency", None, tmp_path / "other")
-    assert names_in(tmp_path / "other") == []
+        load_arrays("energy_efficiency", tmp_path, tmp_path)
 
 
-@pytest.mark.parametrize("name", [name for name in PUBLIC if name != "energy_efficiency"])
+@pytest.mark.parametrize("name", PUBLIC)
 def test_a_changed_file_is_refused_and_leaves_nothing(publisher, tmp_path, name):
     content = publisher.files[f"/{name}"]
     publisher.files[f"/{name}"] = content[:-1] + bytes([content[-1] ^ 1])
-    algorithm, expected = DATA_SETS[name].files[-1].digest.split(":")
-    found = hashlib.new(algorithm, publisher.files[f"/{name}"]).hexdigest()
-    with pytest.raises(InputError, match=f"{algorithm} is {found}, expected {expected}"):
+    found, expected = hashlib.sha256(publisher.files[f"/{name}"]).hexdigest(), DATA_SETS[name].files[-1].digest
+    with pytest.raises(FileError, match=f"SHA-256 is {found}, expected {expected}"):
         load_arrays(name, None, tmp_path)
     assert names_in(tmp_path) == []
 
 
 def test_published_digests_have_the_form_that_is_checked():
-    for name, one in DATA_SETS.items():
-        algorithm, _, value = one.files[-1].digest.partition(":")
+    for one in DATA_SETS.values():
         assert one.url.startswith("https://")
-        assert len(value) == {"md5": 32, "sha256": 64, "": 0}[algorithm]
-        assert (algorithm == "") == (name == "energy_efficiency")
+        assert len(bytes.fromhex(one.files[-1].digest)) == 32  # a SHA-256, of every one
+        assert 30_000 < one.size < 2**28
 
 
 def test_a_broken_transfer_goes_on_where_it_stopped(publisher, tmp_path):
@@ -287,6 +300,67 @@ def test_a_silent_source_times_out(publisher, tmp_path, monkeypatch):
     finally:
         stop.set()
     assert names_in(tmp_path) == []
+
+
+def test_more_than_was_published_is_cut_off(publisher, tmp_path, monkeypatch):
+    small = replace(DATA_SETS["cifar10"], size=1000)
+    monkeypatch.setitem(DATA_SETS, "cifar10", small)
+    with pytest.raises(FileError, match=r"it announces [\d,]+ bytes, the published file has at most 1,000"):
+        load_arrays("cifar10", None, tmp_path)
+    sent = []
+
+    def without_end(request):
+        """No length, and more and more of it."""
+        request.send_response(200)
+        request.end_headers()
+        while len(sent) < 1000:
+            request.wfile.write(bytes(2**16))
+            sent.append(2**16)
+
+    monkeypatch.setattr(publisher, "answer", without_end)
+    with pytest.raises(FileError, match="it sends more than the 1,000 bytes"):
+        load_arrays("cifar10", None, tmp_path)
+    assert len(sent) < 1000  # it noticed that nobody listens
+    assert names_in(tmp_path) == []
+
+
+@pytest.fixture
+def https(publisher, tmp_path_factory, monkeypatch):
+    """The same publisher behind https, with a certificate of this machine's own that is trusted here."""
+    folder = tmp_path_factory.mktemp("https")
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
+    files = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "certificate.pem")]
+    subprocess.run([*make.split(), *files], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "certificate.pem", folder / "key.pem")
+    monkeypatch.setenv("SSL_CERT_FILE", str(folder / "certificate.pem"))
+    monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
+    secure = Publisher(context)
+    secure.files = publisher.files
+    yield secure
+    secure.close()
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_redirect_out_of_https_is_refused(publisher, https, tmp_path, monkeypatch, steps):
+    monkeypatch.setitem(DATA_SETS, "sst2", replace(DATA_SETS["sst2"], url=f"{https.address}/first"))
+    https.moved = {"/first": f"{https.address}/second", "/second": f"{publisher.address}/sst2"}
+    if steps == 1:
+        https.moved["/first"] = https.moved.pop("/second")
+    with pytest.raises(FileError, match=r"/first leads to http://127.*/sst2, which is not https; nothing is fetched"):
+        load_arrays("sst2", None, tmp_path)
+    assert publisher.asked == []
+    https.moved = {"/first": f"{https.address}/sst2"}  # within https it is followed
+    assert len(load_arrays("sst2", None, tmp_path)["label"]) == 3
+
+
+def test_plain_http_is_for_this_machine(publisher, tmp_path, monkeypatch):
+    for address in ("http://example.org/a", "ftp://example.org/a", "file:///etc/passwd"):
+        with pytest.raises(DownloadError, match="is not https"):
+            download.download(address, tmp_path / "a", "a", 100)
+    publisher.moved = {"/sst2": "http://example.org/a"}
+    with pytest.raises(FileError, match=r"leads to http://example\.org/a, which is not https"):
+        load_arrays("sst2", None, tmp_path)
 
 
 def test_progress_in_bytes(publisher, tmp_path, capsys, monkeypatch):
@@ -364,7 +438,7 @@ def test_a_part_serves_only_what_it_holds(publisher, tmp_path):
 def test_the_public_file_in_the_folder_or_put_into_the_cache_by_hand(publisher, tmp_path, name):
     for folder in (tmp_path / "mine", tmp_path / "cache" / "data"):
         folder.mkdir(parents=True)
-        (folder / DATA_SETS[name].files[-1].name).write_bytes(PUBLIC[name][0]())
+        (folder / DATA_SETS[name].files[-1].name).write_bytes(publisher.files[f"/{name}"])
     used = load_arrays(name, tmp_path / "mine", tmp_path / "empty")
     assert len(used[DATA_SETS[name].rows]) == PUBLIC[name][1]
     load_arrays(name, None, tmp_path / "cache")
@@ -387,7 +461,7 @@ def test_a_damaged_file_in_the_folder_is_named(publisher, tmp_path):
     path = tmp_path / "cifar-10-binary.tar.gz"
     path.write_bytes(cifar10()[:-20])
     with pytest.raises(
-        InputError, match=r"binary\.tar\.gz is not the published file: its md5 is \w{32}, expected \w{32}"
+        InputError, match=r"binary\.tar\.gz is not the published file: its SHA-256 is \w{64}, expected \w{64}"
     ):
         load_arrays("cifar10", tmp_path, tmp_path)
     (tmp_path / "sst2_train.tsv.gz").write_bytes(gzip.compress(SENTENCES.encode())[:-12])

@@ -13,16 +13,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
 from sklearn.linear_model import Ridge
 from typer.testing import CliRunner
 
 from noshadow import evaluate
-from noshadow.bench import measure
+from noshadow.bench import measure, models
 from noshadow.bench.measure import CURVE, RECALLS
 from noshadow.bench.setting import Pool, all_settings, find_settings
 from noshadow.bench.source import DataSource
-from noshadow.bench.study import ClosedFormRidge, make_pool, train_models
+from noshadow.bench.study import ClosedFormRidge, _procedure, make_pool, make_trainer, train_models
 from noshadow.cli import app
 from noshadow.errors import InputError
 from noshadow.scores import SCORES
@@ -98,10 +99,14 @@ def test_a_setting_runs_and_is_measured_whole(place, name):
         epochs = setting.recipe_at(scale).epochs
         n, m = kept["outputs"].shape
         assert kept["epoch_losses"].shape == (epochs, n)
-        assert kept["mean_log_probs"].shape == (n, m)
+        assert kept["mean_outputs"].shape == (n, m)
         assert kept["checkpoint_outputs"].shape == (4, n, m)
         if "features" in kept:
             assert kept["checkpoint_features"].shape == (4, *kept["features"].shape)
+    again = load_file(place / "store" / f"{name}-smoke-{scale.pool}-0" / "targets" / "rerun" / "000001.safetensors")
+    np.testing.assert_array_equal(again["membership"], kept["membership"])
+    assert set(again) == {"membership", "outputs", "seconds", *(["epoch_losses", "mean_outputs"] if trained else [])}
+    assert np.array_equal(again["outputs"], kept["outputs"]) != trained  # a closed form has no randomness
     assert not any((place / "store" / f"{name}-smoke-{scale.pool}-0" / "shadows" / "target").iterdir())
 
 
@@ -147,9 +152,10 @@ def test_numbers_are_those_of_the_definition(place):
 
 
 def test_a_killed_run_continues_with_the_same_numbers(place):
-    whole = run(place, "energy-mlp", "--no-figures", "--workers", "1", store="whole")[0]
+    whole = run(place, "energy-mlp", "--no-figures", "--engine", "processes", "--workers", "1", store="whole")[0]
     store = place / "killed" / "energy-mlp-smoke-120-0"
-    line = [sys.executable, "-m", "noshadow", *command(place, "energy-mlp", "--no-figures", store="killed")]
+    how = ("energy-mlp", "--no-figures", "--engine", "processes")
+    line = [sys.executable, "-m", "noshadow", *command(place, *how, store="killed")]
     process = subprocess.Popen(line, stdout=subprocess.DEVNULL, start_new_session=True)
     patience = time.monotonic() + 120
     while not list(store.glob("shadows/shadow/*.safetensors")) and time.monotonic() < patience:
@@ -157,7 +163,7 @@ def test_a_killed_run_continues_with_the_same_numbers(place):
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     done = len(list(store.glob("*/*/*.safetensors")))
-    assert 0 < done < 18, "killed too late to show anything"
+    assert 0 < done < 20, "killed too late to show anything"
     continued = run(place, "energy-mlp", "--no-figures", store="killed")[0]
     assert without_times(continued) == without_times(whole)
 
@@ -169,8 +175,37 @@ def test_more_models_are_added_to_those_there(place):
     [result] = run(place, *arguments_of(place, "energy-mlp"), "--targets", "3", store="more")
     assert result["targets"] == 3
     after = {path: path.stat().st_mtime_ns for path in store.glob("*/*/*.safetensors")}
-    assert len(after) == len(before) + 1
+    assert len(after) == len(before) + 2  # the target model and its rerun
     assert before.items() <= after.items()
+
+
+def test_a_changed_network_is_another_study_and_other_wording_is_not(place, monkeypatch):
+    """What a class computes counts, and so do options and weights; not how noshadow's functions put it together."""
+    setting = all_settings()["cifar10-cnn"]
+    scale = setting.scales["smoke"]
+    source = DataSource(place / "data", place / "cache")
+    pool = make_pool(setting, scale, source, 0)
+
+    def found(build=None, **changes):
+        changed = replace(setting, model=lambda pool, source: build) if build else setting
+        changed = replace(changed, recipe=replace(changed.recipe, **changes))
+        return _procedure(changed, scale, pool, make_trainer(changed, scale, pool, source, recording=True))
+
+    before = found()
+    assert found(lambda: models.small_cnn(10)) == before
+    assert found(lambda: models.small_cnn(10, hidden=128)) != before
+    assert found(learning_rate=2e-3) != before
+    assert not before.keys() & {"libraries", "model"}
+
+    def forward(self, x):
+        """The same as before, in other words."""
+        outputs: torch.Tensor = self.body(x.contiguous(memory_format=torch.channels_last))  # and with a comment
+        return outputs
+
+    monkeypatch.setattr(models.ChannelsLast, "forward", forward)
+    assert found() == before
+    monkeypatch.setattr(models.ChannelsLast, "forward", lambda self, x: self.body(-x))
+    assert found() != before
 
 
 def test_closed_form_ridge_is_scikit_learns():
@@ -224,16 +259,16 @@ def test_a_score_that_tells_nothing_correlates_with_nothing():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nonsense"], "'nonsense' is not one of"),
-        ([], "name settings, or all"),
+        (["nonsense"], "SETTING: 'nonsense' is not one of"),
+        ([], "SETTING: none was named; name some, or all"),
         (["--rescore"], "holds no models of scale smoke"),
-        (["california-ridge", "--pool", "100000"], "100,000"),
+        (["california-ridge", "--pool", "100000"], "--pool: 100,000"),
         (["california-ridge", "--rescore"], "holds no study"),
     ],
 )
-def test_what_cannot_be_done_is_said(place, arguments, words):
+def test_what_was_typed_wrongly_is_said(place, arguments, words):
     outcome = CliRunner().invoke(app, command(place, *arguments, store="empty"))
-    assert outcome.exit_code == 3
+    assert outcome.exit_code == 2
     assert words in " ".join(outcome.stderr.split())
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from noshadow import LastLayer, score
 from noshadow.cli import app
 
 
@@ -71,6 +72,17 @@ def test_score_reads_an_npz(archive, tmp_path):
     assert shown["metadata"]["full_step"] is True
 
 
+def test_score_reads_weights_and_smoothing(archive, tmp_path):
+    arrays = dict(np.load(archive))
+    plain = {name: arrays[name] for name in ("features", "outputs", "targets")}
+    weights = {"sample_weight": np.linspace(0.5, 2.0, 60), "class_weight": np.array([1.0, 2.0, 0.5, 1.0])}
+    np.savez(tmp_path / "w.npz", **plain, **weights, label_smoothing=0.1)
+    out = tmp_path / "w.csv"
+    assert run("score", tmp_path / "w.npz", "-o", out).returncode == 0
+    wanted = score(LastLayer(*plain.values(), **weights, label_smoothing=0.1), ["newton"])
+    np.testing.assert_allclose(pd.read_csv(out)["newton"], wanted["newton"], rtol=1e-12)
+
+
 def test_score_reads_a_trace(archive, tmp_path):
     assert "mean_trace" not in json.loads(run("score", archive, "--json").stdout)["top"][0]
     arrays = dict(np.load(archive))
@@ -82,35 +94,121 @@ def test_score_reads_a_trace(archive, tmp_path):
     np.savez(tmp_path / "turned.npz", **arrays, trace=trace.T)
     result = run("score", tmp_path / "turned.npz")
     assert result.returncode == 3
+    assert "trace in FILE" in result.stderr
     assert "it looks transposed" in " ".join(result.stderr.split())
 
 
 def test_failures_say_what_and_exit_with_three(archive, tmp_path):
-    cases = {
-        (tmp_path / "none.npz",): "does not exist",
-        (archive, "--head", "logistic"): "one logit a record",
-        (archive, "--ridge", "-1"): "ridge: expected a finite number",
-        (archive, "-o", tmp_path / "s.txt"): "must end in .parquet or .csv",
-    }
+    arrays = dict(np.load(archive))
+    cases = {(archive, "--head", "squared"): "targets in FILE: 1 values a record, but outputs has 4 columns"}
     (tmp_path / "text.npz").write_text("not an archive")
-    cases[(tmp_path / "text.npz",)] = "is not an .npz of plain arrays"
+    cases[(tmp_path / "text.npz",)] = "FILE: {} is not an .npz of plain arrays"
+    (tmp_path / "cut.npz").write_bytes(archive.read_bytes()[:-300])
+    cases[(tmp_path / "cut.npz",)] = "FILE: {} is not an .npz of plain arrays"
+    (tmp_path / "folder.npz").mkdir()
+    cases[(tmp_path / "folder.npz",)] = "FILE: {} is a folder"
     np.savez(tmp_path / "half.npz", features=np.ones((3, 2)))
-    cases[(tmp_path / "half.npz",)] = "has no array 'outputs'"
+    cases[(tmp_path / "half.npz",)] = "FILE: {} has no array 'outputs'"
     np.save(tmp_path / "one.npy", np.ones(3))
-    cases[(tmp_path / "one.npy",)] = "holds one array"
+    cases[(tmp_path / "one.npy",)] = "FILE: {} holds one array"
     np.savez(tmp_path / "pickle.npz", features=np.array([{}], dtype=object), outputs=np.ones(1), targets=np.ones(1))
-    cases[(tmp_path / "pickle.npz",)] = "is not an .npz of plain arrays"
+    cases[(tmp_path / "pickle.npz",)] = "'features' holds Python objects"
+    np.savez(tmp_path / "nan.npz", **{**arrays, "features": np.full((60, 3), np.nan)})
+    cases[(tmp_path / "nan.npz",)] = "features in FILE: NaN or infinite in rows 0, 1"
+    np.savez(tmp_path / "ids.npz", **arrays, ids=np.zeros((60, 2)))
+    cases[(tmp_path / "ids.npz",)] = "ids in FILE: expected shape (n,)"
+    np.savez(tmp_path / "ridges.npz", **arrays, ridge=np.ones(3))
+    cases[(tmp_path / "ridges.npz",)] = "ridge in FILE: expected one number"
+    np.savez(tmp_path / "head.npz", **arrays, head=np.array("hinge"))
+    cases[(tmp_path / "head.npz",)] = "head in FILE: 'hinge' is not a head"
+    cases[(archive, "-o", "/proc/s.csv")] = "--output: nothing can be written into '/proc'"
     for arguments, message in cases.items():
         result = run("score", *arguments)
         assert result.returncode == 3, (arguments, result.stderr)
+        assert message.format(arguments[0]) in result.stderr, (arguments, result.stderr)
+        assert result.stderr.count("\n") == 1
+        assert result.stdout == ""
+
+
+def test_usage_errors_exit_with_two(archive, tmp_path):
+    cases = {
+        ("score",): "Missing argument",
+        ("nonsense",): "No such command",
+        ("score", archive, "--top", "0"): "--top",
+        ("score", tmp_path / "none.npz"): "does not exist",
+        ("score", archive, "--ridge", "-1"): "--ridge: expected a finite number",
+        ("score", archive, "--ridge", "nan"): "--ridge: expected a finite number",
+        ("score", archive, "--head", "hinge"): "--head: 'hinge' is not a head",
+        ("score", archive, "--head", ""): "--head: '' is not a head",
+        ("score", archive, "-o", tmp_path / "s.txt"): "--output: '",
+        ("score", archive, "-o", tmp_path / "nowhere" / "s.csv"): "--output: the folder",
+        ("score", archive, "-o", tmp_path): "--output: '",
+        ("demo", "--seed", "-1"): "--seed",
+        ("demo", "-o", tmp_path / "d.xlsx"): "--output: '",
+        ("theory", "--leverage", "1"): "--error, --n, --p: missing",
+        ("theory", "--leverage", "1", "figure", "-o", "x.png"): "--leverage: describes a point",
+        ("bench",): "SETTING: none was named",
+        ("bench", "cifar"): "SETTING: 'cifar' is not one of",
+        ("bench", "energy-mlp", "--address", "auto"): "--address: it is for --engine ray",
+        ("bench", "energy-mlp", "--backbone", "minilm"): "--backbone: energy-mlp has no use for one",
+        ("bench", "energy-mlp", "--shadows", "15"): "--shadows",
+        (
+            "bench",
+            "energy-mlp",
+            "--data",
+            tmp_path / "nowhere",
+            "--store",
+            tmp_path / "b",
+        ): "--data: there is no folder",
+    }
+    for arguments, message in cases.items():
+        result = run(*arguments)
+        assert result.returncode == 2, (arguments, result.stderr)
         assert message in " ".join(result.stderr.split()), (arguments, result.stderr)
         assert result.stdout == ""
 
 
-def test_usage_errors_exit_with_two():
-    assert shell("score").returncode == 2
-    assert run("nonsense").returncode == 2
-    assert run("score", "x.npz", "--top", "0").returncode == 2
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(archive, tmp_path, monkeypatch):
+    def work(*_, **__):
+        raise AssertionError("worked before it looked")
+
+    monkeypatch.setattr("noshadow.commands.digits.run_demo", work)
+    monkeypatch.setattr("noshadow.npz.read_npz", work)
+    monkeypatch.setattr("noshadow.shadow.load", work)
+    monkeypatch.setattr("noshadow.commands.point.draw_figure", work)
+    monkeypatch.setattr("noshadow.bench.run.run_setting", work)
+    assert run("demo", "-o", "/proc/d.csv").returncode == 3
+    assert run("score", archive, "-o", tmp_path / "s.txt").returncode == 2
+    assert run("attack", tmp_path, "-o", tmp_path / "s.txt").returncode == 2
+    assert run("theory", "figure", "-o", tmp_path / "f.xyz").returncode == 2
+    assert run("bench", "energy-mlp", "-o", "/proc/results").returncode == 3
+
+
+def test_every_note_is_printed(archive, tmp_path):
+    arrays = dict(np.load(archive))
+    shares = np.exp(arrays["outputs"]) / np.exp(arrays["outputs"]).sum(1, keepdims=True)
+    np.savez(tmp_path / "p.npz", **{**arrays, "outputs": shares})
+    told = "outputs in FILE: these look like probabilities"
+    shown = json.loads(run("score", tmp_path / "p.npz", "--json").stdout)
+    assert any(note.startswith(told) for note in shown["notes"])
+    assert not any("full_step=True" in note for note in shown["notes"])  # options, not Python
+    plain = run("score", tmp_path / "p.npz", "-o", tmp_path / "p.parquet")
+    assert told in " ".join(plain.stdout.split())
+    assert plain.stdout.count("look like probabilities") == 1
+    assert (tmp_path / "p.parquet").stat().st_mode & 0o777 == 0o600
+
+
+def test_importing_noshadow_costs_nothing_and_gives_all():
+    script = (
+        "import sys, noshadow\nassert not {'torch', 'numpy', 'pandas'} & set(sys.modules)\n"
+        "from noshadow.audit import Audit\n"  # the module is loaded, the name is still the function's
+        "assert noshadow.audit.__module__ == 'noshadow.audit' and callable(noshadow.audit)\n"
+        "assert noshadow.Audit is Audit\n"
+        "assert all(getattr(noshadow, name) for name in noshadow.__all__)\n"
+        "assert set(noshadow.__all__) <= set(dir(noshadow))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_help_and_version():

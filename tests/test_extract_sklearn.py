@@ -1,4 +1,7 @@
-"""scikit-learn: the head, the features and above all the regularisation, by checking that the head is stationary."""
+"""scikit-learn: the head, the features and above all the regularisation, by checking that the head is stationary.
+
+Truth by refits is in test_sklearn_truth.py, what users hold and what is refused in test_sklearn_data.py.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
-from sklearn.linear_model import Lasso, LinearRegression, LogisticRegression, Ridge
+from sklearn.base import clone
+from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV
+from sklearn.multiclass import OneVsRestClassifier
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
-from noshadow import InputError, NoshadowWarning, audit
+from noshadow import InputError, audit
 from noshadow.extract import extract
 from noshadow.objective import Objective
 from noshadow.scores import score_with_diagnostics
@@ -31,7 +36,7 @@ def stationarity(model, x, y):
     return score_with_diagnostics(extract(model, (x, y)).layer)[1].stationarity
 
 
-EXACT = {"tol": 1e-12, "max_iter": 10_000}
+EXACT = {"tol": 1e-9, "max_iter": 200}
 
 
 @pytest.mark.parametrize(
@@ -40,8 +45,8 @@ EXACT = {"tol": 1e-12, "max_iter": 10_000}
         LogisticRegression(C=0.3, solver="newton-cg", **EXACT),
         LogisticRegression(C=0.3, solver="newton-cg", fit_intercept=False, **EXACT),
         LogisticRegression(C=np.inf, solver="newton-cg", **EXACT),
-        LogisticRegression(C=0.3, solver="liblinear", **EXACT),
-        LogisticRegression(C=0.3, solver="liblinear", intercept_scaling=3.0, **EXACT),
+        LogisticRegression(C=0.3, solver="liblinear", tol=1e-10, max_iter=10_000),
+        LogisticRegression(C=0.3, solver="liblinear", intercept_scaling=3.0, tol=1e-10, max_iter=10_000),
     ],
 )
 @pytest.mark.parametrize("classes", [2, 3])
@@ -49,9 +54,6 @@ def test_logistic_regression_is_stationary_under_the_ridge_read_off_it(model, cl
     x, y, _ = data
     x, y = (x, y) if classes == 3 else (x[y < 2], y[y < 2])
     if classes == 3 and model.solver == "liblinear":
-        from sklearn.base import clone
-        from sklearn.multiclass import OneVsRestClassifier
-
         with pytest.raises(InputError, match="OneVsRestClassifier has no last linear layer"):
             extract(OneVsRestClassifier(clone(model)).fit(x, y), (x, y))
         return
@@ -158,36 +160,3 @@ def test_pipelines_searches_frames_and_sparse_data(data):
     dense = LogisticRegression(**EXACT, solver="newton-cg").fit(x, y)
     a, b = audit(model, (sparse.csr_matrix(x), y)).table, audit(dense, (x, y)).table
     np.testing.assert_allclose(a["newton"], b["newton"], rtol=1e-5)
-
-
-def test_what_cannot_be_audited_is_named(data):
-    x, y, t = data
-    with pytest.raises(InputError, match=r"model: this LogisticRegression is not fitted"):
-        extract(LogisticRegression(), (x, y))
-    with pytest.raises(InputError, match=r"model: Lasso has no last linear layer"):
-        extract(Lasso().fit(x, t), (x, t))
-    with pytest.raises(InputError, match=r"L1 penalty has no Hessian"):
-        extract(LogisticRegression(l1_ratio=1.0, solver="saga", max_iter=10_000).fit(x, y), (x, y))
-    with pytest.raises(InputError, match=r"different alpha for each target"):
-        extract(Ridge(alpha=[1.0, 2.0]).fit(x, np.stack([t, t], 1)), (x, np.stack([t, t], 1)))
-    model = LogisticRegression(max_iter=1000).fit(x, y)
-    with pytest.raises(InputError, match=r"targets: 9 in rows 0, 1, .* is not a class of the model"):
-        extract(model, (x, np.full(200, 9)))
-    with pytest.raises(InputError, match=r"head: LogisticRegression trains a softmax head"):
-        extract(model, (x, y), Objective(head="squared"))
-    with pytest.raises(InputError, match=r"data: a scikit-learn model needs its training data as \(X, y\)"):
-        extract(model, x)
-    with pytest.raises(InputError, match=r"data: pass the training data"):
-        extract(model)
-    with pytest.raises(InputError, match=r"weight_decay: it is for torch modules"):
-        extract(model, (x, y), Objective(weight_decay=0.1))
-    with pytest.raises(InputError, match=r"model: expected a torch Module"):
-        extract("model.pt", (x, y))
-    with pytest.raises(InputError, match=r"only 'squared_error'"):
-        extract(MLPRegressor(loss="poisson", max_iter=5000).fit(x, np.abs(t)), (x, np.abs(t)))
-    many = np.stack([y == 0, y == 1], 1).astype(int)
-    with pytest.raises(InputError, match=r"multi-label"):
-        extract(MLPClassifier(max_iter=2000).fit(x, many), (x, many))
-    weighted = LogisticRegression(class_weight="balanced", max_iter=1000).fit(x, y)
-    with pytest.warns(NoshadowWarning, match="class_weight"):
-        extract(weighted, (x, y))

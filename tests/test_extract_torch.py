@@ -1,40 +1,19 @@
-"""PyTorch: the head is found by what it does, records keep their order, and the module is left as it was."""
+"""PyTorch: one forward pass, in eval mode, in the data's order; the module is left as it was; never a raw traceback."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-    IterableDataset,
-    Subset,
-    SubsetRandomSampler,
-    TensorDataset,
-    WeightedRandomSampler,
-)
+from torch.utils.data import TensorDataset
 
 from noshadow import InputError, audit, score
-from noshadow.extract import extract
-from noshadow.objective import Objective
+from tests.torch_toys import M, N, found_in, layer_of, network, records, same_layer
 
 
 @pytest.fixture
 def data():
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(53, 6, generator=generator)
-    return TensorDataset(x, torch.randint(0, 4, (53,), generator=generator))
-
-
-def network(out=4, **last):
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, out, **last))
-
-
-def layer_of(model, data, **options):
-    choices = {name: options.pop(name) for name in ("layer", "output", "batch_size") if name in options}
-    return extract(model, data, Objective(**options), **choices).layer
+    return records()
 
 
 def test_features_and_outputs_are_the_layers_own(data):
@@ -47,40 +26,6 @@ def test_features_and_outputs_are_the_layers_own(data):
     torch.testing.assert_close(layer.targets, data.tensors[1])
     assert layer.head == "softmax"
     assert layer.bias
-
-
-class Tangled(nn.Module):
-    """The head is registered first, runs before an auxiliary layer, and other layers follow it in the source."""
-
-    def __init__(self):
-        super().__init__()
-        self.head = nn.Linear(8, 4)
-        self.body = nn.Linear(6, 8)
-        self.unused = nn.Linear(8, 4)
-        self.auxiliary = nn.Linear(8, 4)
-
-    def forward(self, x):
-        hidden = torch.tanh(self.body(x))
-        logits = self.head(hidden)
-        self.extra = self.auxiliary(hidden)
-        return logits
-
-
-def test_the_head_is_found_by_running_not_by_name(data):
-    model = Tangled()
-    layer = layer_of(model, data)
-    torch.testing.assert_close(layer.outputs, model(data.tensors[0]).detach().double())
-
-
-@pytest.mark.parametrize("last", [nn.Softmax(1), nn.LogSoftmax(1), nn.Identity(), nn.Dropout(0.5)])
-def test_a_final_activation_is_seen_through(last, data):
-    plain = network()
-    a, b = layer_of(plain, data), layer_of(nn.Sequential(plain, last), data)
-    torch.testing.assert_close(a.outputs, b.outputs)
-    sigmoid = nn.Sequential(network(1), nn.Sigmoid(), nn.Flatten(0))
-    layer = layer_of(sigmoid, TensorDataset(data.tensors[0], (data.tensors[1] > 1).float()))
-    assert layer.head == "logistic"
-    torch.testing.assert_close(torch.sigmoid(layer.outputs[:, 0]).float(), sigmoid.eval()(data.tensors[0]).detach())
 
 
 def test_one_forward_pass_in_eval_mode_and_everything_restored(data):
@@ -101,111 +46,42 @@ def test_one_forward_pass_in_eval_mode_and_everything_restored(data):
     assert sum(len(module._forward_hooks) for module in model.modules()) == hooks
 
 
-def test_modes_come_back_after_an_error(data):
-    class Fails(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(6, 2)
+class Fails(nn.Module):
+    def __init__(self, after):
+        super().__init__()
+        self.linear, self.after, self.calls = nn.Linear(6, 2), after, 0
 
-        def forward(self, x):
-            raise RuntimeError("broken")
+    def forward(self, x):
+        self.calls += 1
+        if self.calls > self.after:
+            raise KeyError("broken")
+        return self.linear(x)
 
-    model = Fails()
-    with pytest.raises(RuntimeError, match="broken"):
-        layer_of(model, data)
+
+def test_an_error_of_the_model_is_one_sentence_and_modes_come_back(data):
+    model = Fails(after=2)
+    data = TensorDataset(data.tensors[0], data.tensors[1] % 2)
+    with pytest.raises(
+        InputError, match=r"model: its forward failed on batch 2 \(records 20 to 29, .*\): KeyError: 'broken'"
+    ) as caught:
+        layer_of(model, data, batch_size=10)
+    assert isinstance(caught.value.__cause__, KeyError)
     assert model.training
 
 
-def test_loaders_keep_the_datasets_order(data):
-    model = network()
-    want = layer_of(model, data)
-    for loader in (
-        DataLoader(data, batch_size=7),
-        DataLoader(data, batch_size=7, shuffle=True),
-        DataLoader(data, batch_size=7, shuffle=True, drop_last=True),
-        DataLoader(data, batch_size=None),
-    ):
-        got = layer_of(model, loader)
-        torch.testing.assert_close(got.targets, want.targets)
-        torch.testing.assert_close(got.outputs, want.outputs)
-    half = layer_of(model, Subset(data, range(0, 53, 2)))
-    torch.testing.assert_close(half.outputs, want.outputs[::2])
-
-
-def test_loaders_whose_order_is_not_the_datasets_are_refused(data):
-    for sampler in (SubsetRandomSampler(range(10)), WeightedRandomSampler([1.0] * 53, 53)):
-        with pytest.raises(InputError, match=rf"data: the loader draws records with a {type(sampler).__name__}"):
-            layer_of(network(), DataLoader(data, sampler=sampler))
-
-
-class Stream(IterableDataset):
-    def __init__(self, data):
-        self.data = data
-
-    def __iter__(self):
-        return iter(self.data)
-
-
-def test_streams_are_taken_as_they_come(data):
-    model = network()
-    want = layer_of(model, data)
-    torch.testing.assert_close(layer_of(model, Stream(data)).outputs, want.outputs)
-    torch.testing.assert_close(layer_of(model, DataLoader(Stream(data), batch_size=9)).outputs, want.outputs)
-    with pytest.raises(InputError, match="drops the last batch"):
-        layer_of(model, DataLoader(Stream(data), batch_size=9, drop_last=True))
-
-
-class Records(Dataset):
-    """Records as mappings, as tokenised text comes."""
-
-    def __init__(self, data):
-        self.data = data
-
-    def __len__(self):
-        return len(self.data)
-
-    def __getitem__(self, i):
-        x, y = self.data[i]
-        return {"x": x, "labels": y}
-
-
-class Wrapped(nn.Module):
-    def __init__(self, inner, kind):
-        super().__init__()
-        self.inner, self.kind = inner, kind
-
-    def forward(self, x):
-        z = self.inner(x)
-        return {"dict": {"logits": z, "loss": None}, "tuple": (z, x)}[self.kind]
-
-
-def test_mappings_and_tuples_in_and_out(data):
-    model = network()
-    want = layer_of(model, data).outputs
-    torch.testing.assert_close(layer_of(Wrapped(model, "dict"), Records(data)).outputs, want)
-    torch.testing.assert_close(layer_of(Wrapped(model, "tuple"), data).outputs, want)
-
-
-def test_arrays_go_in_as_x_and_y_in_the_models_precision(data):
-    x, y = (tensor.numpy() for tensor in data.tensors)
-    want = layer_of(network(), data).outputs
-    torch.testing.assert_close(layer_of(network(), (x.astype("float64"), y)).outputs, want)
-    assert layer_of(network().double(), (x, y)).features.dtype == torch.float64
-
-
-def test_head_and_ridge(data):
-    x, y = data.tensors
-    values = torch.randn(53, 4)
-    assert layer_of(network(), TensorDataset(x, values)).head == "squared"
-    assert layer_of(network(1), TensorDataset(x, values[:, :1])).head == "squared"
-    assert layer_of(network(1), TensorDataset(x, y % 2)).head == "logistic"
-    assert layer_of(network(1), TensorDataset(x, y % 2), head="squared").head == "squared"
+def test_ridge_is_nλ_and_parameters_are_passed_on(data):
+    x, _ = data.tensors
+    values = torch.randn(N, 4)
     assert not layer_of(network(bias=False), data).bias
     assert layer_of(network(), data, weight_decay=0.01).ridge == pytest.approx(0.53)
     assert layer_of(network(), TensorDataset(x, values), weight_decay=0.01).ridge == pytest.approx(0.53 * 4)
     assert layer_of(network(), data, ridge=3.0).ridge == 3.0
     with pytest.raises(InputError, match="give one of them"):
         layer_of(network(), data, ridge=3.0, weight_decay=0.1)
+    for model in (network(), network(bias=False)):
+        layer = layer_of(model, data)
+        design = layer.design(slice(None))
+        torch.testing.assert_close(design @ layer.coefficients, layer.outputs, rtol=1e-5, atol=1e-6)
 
 
 def test_weight_decay_is_that_of_torch_optimizers():
@@ -220,7 +96,7 @@ def test_weight_decay_is_that_of_torch_optimizers():
     ):
         model = nn.Linear(5, 3).double()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5, weight_decay=0.05)
-        for _ in range(3000):
+        for _ in range(1000):
             optimizer.zero_grad()
             loss(model(x), target).backward()
             optimizer.step()
@@ -229,30 +105,103 @@ def test_weight_decay_is_that_of_torch_optimizers():
         assert score_with_diagnostics(layer_of(model, TensorDataset(x, target)))[1].stationarity > 0.5
 
 
-def test_models_without_a_final_linear_layer_are_named(data):
-    x, y = data.tensors
-    images = TensorDataset(x.reshape(53, 1, 2, 3), y)
-    with pytest.raises(InputError, match=r"the last layer with parameters .* is a Conv2d, not an nn.Linear"):
-        layer_of(nn.Sequential(nn.Conv2d(1, 4, (2, 3)), nn.Flatten()), images)
-    with pytest.raises(InputError, match=r"is a LayerNorm, not an nn.Linear"):
-        layer_of(nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4)), data)
-    with pytest.raises(InputError, match=r"outputs disagree with its last nn.Linear"):
-        layer_of(nn.Sequential(nn.Linear(6, 4), nn.ReLU()), data)
-    with pytest.raises(InputError, match=r"no layer with parameters ran"):
-        layer_of(nn.Flatten(), data)
-    with pytest.raises(InputError, match=r"inputs of shape \(53, 2, 3\)"):
-        layer_of(nn.Linear(3, 4), TensorDataset(x.reshape(53, 2, 3), y))
-    with pytest.raises(InputError, match=r"data: it has no records"):
-        layer_of(network(), TensorDataset(x[:0], y[:0]))
-    with pytest.raises(InputError, match=r"each record must be \(x, y\)"):
-        layer_of(network(), TensorDataset(x))
-    with pytest.raises(InputError, match=r"data: expected a Dataset"):
-        layer_of(network(), 7)
-
-
-def test_audit_of_a_network_is_the_score_of_its_layer(data):
+def test_audit_of_a_network_is_the_score_of_its_layer_and_says_what_it_audited(data):
     model = network()
-    table = audit(model, data, ids=[f"r{i}" for i in range(53)], weight_decay=1e-2).table
+    model[3].requires_grad_(False)
+    result = audit(model, data, ids=[f"r{i}" for i in range(N)], weight_decay=1e-2)
     frame = score(layer_of(model, data, weight_decay=1e-2))
     for name in frame:
-        torch.testing.assert_close(torch.tensor(table[name].to_numpy()), torch.tensor(frame[name].to_numpy()))
+        torch.testing.assert_close(torch.tensor(result.table[name].to_numpy()), torch.tensor(frame[name].to_numpy()))
+    assert {"layer": "3", "layer_shape": [M, 8], "output": None}.items() <= result.metadata.items()
+    assert any("layer '3' is frozen (requires_grad=False)" in note for note in result.notes)
+    assert not found_in(network(), data).notes
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_inputs_are_cast_to_the_models_precision(data, dtype):
+    """float32 data met float64, bfloat16 and float16 models with 'mat1 and mat2 must have the same dtype'."""
+    x, y = data.tensors
+    layer = layer_of(network().to(dtype), data)
+    assert layer.features.dtype == dtype
+    want = network().to(dtype).eval()
+    torch.testing.assert_close(layer.outputs, want(x.to(dtype)).detach().double(), rtol=0, atol=0)
+    same_layer(layer, layer_of(network().to(dtype), (x.double().numpy(), y.numpy())))
+
+
+def test_nan_is_called_nan_and_its_row_is_named(data):
+    """It was 'outputs disagree with its last nn.Linear'."""
+    x, y = data.tensors
+    holed = x.clone()
+    holed[[17, 40], 2] = torch.nan
+    with pytest.raises(InputError, match=r"data: the inputs hold NaN or infinite values in row 17 \(counted from 0\)"):
+        layer_of(network(), TensorDataset(holed, y), batch_size=20)
+    with pytest.raises(InputError, match=r"data: the inputs hold NaN or infinite values in rows 17, 40 "):
+        layer_of(network(), TensorDataset(holed, y))
+    model = network()
+    model[0].weight.data[3, 1] = torch.nan
+    with pytest.raises(InputError, match=r"model: parameter '0.weight' holds NaN"):
+        layer_of(model, data)
+
+    class Overflows(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(6, 4)
+
+        def forward(self, x):
+            return self.fc(torch.where(x.abs() > 2.5, x / 0 * 0, x))
+
+    bad = int((x.abs() > 2.5).any(1).nonzero()[0])
+    with pytest.raises(
+        InputError, match=rf"model: its outputs are NaN in rows? {bad}\b.* although the inputs are finite"
+    ):
+        layer_of(Overflows(), data)
+
+
+def test_modules_that_cannot_be_watched_are_refused_in_a_sentence(data):
+    x, _ = data.tensors
+    example = (x[:3],)
+    for made in (torch.jit.script(network()), torch.jit.trace(network().eval(), example)):
+        with pytest.raises(InputError, match=r"model: a TorchScript module .* pass the nn.Module"):
+            layer_of(made, data)
+    with pytest.raises(InputError, match=r"model: parameter '0.weight' is on the meta device"):
+        layer_of(network().to("meta"), data)
+    with pytest.raises(InputError, match=r"model: parameter '0.weight' is lazy"):
+        layer_of(nn.Sequential(nn.LazyLinear(4)), data)
+    exported = torch.export.export(network().eval(), example).module()
+    with pytest.raises(InputError, match=r"model: an exported program"):
+        layer_of(exported, data)
+
+
+def test_a_scripted_body_does_not_hide_a_plain_head(data):
+    plain = network()
+    mixed = nn.Sequential(torch.jit.script(nn.Sequential(*list(plain)[:3])), plain[3])
+    same_layer(layer_of(mixed, data), layer_of(plain, data))
+
+
+def test_compiled_and_wrapped_modules_are_the_modules_inside(data):
+    plain = network()
+    want = layer_of(plain, data)
+    whole = torch.compile(network(), backend="eager")
+    part = network()
+    part[3] = torch.compile(part[3], backend="eager")
+    with torch.no_grad():
+        whole(data.tensors[0])  # compiled before it is watched: such code calls no hooks
+        part(data.tensors[0])
+    for model in (whole, part, nn.DataParallel(network())):
+        same_layer(layer_of(model, data), want)
+    assert found_in(whole, data).facts["layer"] == "3"
+
+
+class Endless(torch.utils.data.Dataset):
+    """As many records as no machine holds, made as they are read."""
+
+    def __len__(self):
+        return 10**12
+
+    def __getitem__(self, i):
+        return torch.ones(6), i % 4
+
+
+def test_memory_is_checked_after_the_first_batch():
+    with pytest.raises(InputError, match=r"data: what the last layer sees .* takes [\d,.]+ GiB, [\d,.]+ GiB are free"):
+        layer_of(network(), Endless())

@@ -13,6 +13,7 @@ from noshadow import shadow
 from noshadow.errors import InputError
 from noshadow.shadow import ModelKey, Plan, Recipe, Study, TorchTrainer
 from noshadow.shadow.record import Record, restore
+from tests.shadow_toys import N_SAMPLES, ridge
 
 N, EPOCHS = 60, 5
 RNG = np.random.default_rng(0)
@@ -35,22 +36,25 @@ def trained(model, targets, head, record, recipe=RECIPE):
     return TorchTrainer(model, (X, targets), recipe, head=head, record=record)(MEMBERS, 7)
 
 
-@pytest.mark.parametrize(("model", "targets", "head"), [(network, CLASSES, "softmax"), (regressor, VALUES, "squared")])
+@pytest.mark.parametrize(
+    ("model", "targets", "head"),
+    [(network, CLASSES, "softmax"), (regressor, VALUES, "squared"), (regressor, CLASSES % 2, "logistic")],
+)
 def test_every_epoch_is_that_of_a_run_which_stops_there(model, targets, head):
     kept = trained(model, targets, head, Record(checkpoints=4))
     runs = [trained(model, targets, head, None, replace(RECIPE, epochs=e)) for e in range(1, EPOCHS + 1)]
     np.testing.assert_allclose(kept["outputs"], runs[-1], rtol=1e-5, atol=1e-6)
-    logs = []
     for epoch, outputs in enumerate(runs):
         z = outputs.astype(np.float64)
         if head == "softmax":
-            log = z - np.log(np.exp(z).sum(1, keepdims=True))
-            losses = -log[np.arange(N), targets]
+            losses = np.log(np.exp(z).sum(1)) - z[np.arange(N), targets]
+        elif head == "logistic":
+            losses = np.log1p(np.exp(np.where(targets == 1, -z[:, 0], z[:, 0])))
         else:
-            log, losses = z, (z[:, 0] - targets) ** 2
-        logs.append(log)
+            losses = (z[:, 0] - targets) ** 2
         np.testing.assert_allclose(kept["epoch_losses"][epoch], losses, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(kept["mean_log_probs"], np.mean(logs, axis=0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(kept["mean_outputs"], np.mean(runs, axis=0), rtol=1e-4, atol=1e-5)
+    assert kept["mean_outputs"].dtype == np.float32
     assert kept["checkpoint_epochs"].tolist() == [1, 2, 3, 4]
     for position, epoch in enumerate(kept["checkpoint_epochs"]):
         np.testing.assert_allclose(kept["checkpoint_outputs"][position], runs[epoch - 1], rtol=1e-4, atol=1e-5)
@@ -70,7 +74,7 @@ def test_features_and_weights_give_the_outputs():
 
 def test_a_linear_layer_keeps_no_copy_of_its_inputs():
     kept = trained(lambda: nn.Linear(4, 3), CLASSES, "softmax", Record())
-    assert set(kept) == {"outputs", "epoch_losses", "mean_log_probs", "checkpoint_epochs", "checkpoint_outputs"}
+    assert set(kept) == {"outputs", "epoch_losses", "mean_outputs", "checkpoint_epochs", "checkpoint_outputs"}
 
 
 def test_checkpoints_are_spread_over_the_epochs():
@@ -85,8 +89,8 @@ def test_checkpoints_are_spread_over_the_epochs():
 def test_recording_models_are_trained_one_by_one_and_named_in_the_fingerprint():
     plain, recording = (TorchTrainer(network, (X, CLASSES), RECIPE, record=record) for record in (None, Record()))
     assert recording.models_at_once(64) == 1
-    assert "record" not in plain.fingerprint()
-    assert recording.fingerprint()["record"]["checkpoints"] == 4
+    assert "record.checkpoints" not in plain.fingerprint()
+    assert recording.fingerprint()["record.checkpoints"] == 4
     both = recording.train_many([MEMBERS, MEMBERS], [7, 8])
     np.testing.assert_array_equal(both[0]["outputs"], recording(MEMBERS, 7)["outputs"])
 
@@ -102,3 +106,40 @@ def test_a_study_of_target_models_only(tmp_path):
     np.testing.assert_array_equal(again.outputs, found.outputs)
     with pytest.raises(InputError, match="at least one model"):
         Study(trainer, N, 0, 3, store=tmp_path / "none")
+
+
+def test_reruns_have_the_members_of_their_targets_and_seeds_of_their_own(tmp_path):
+    """A second model of each target: the same training, and of what is recorded no features and no checkpoints."""
+    trainer = TorchTrainer(network, (X, CLASSES), RECIPE, record=Record(weights=True))
+    study = Study(trainer, N, 0, 3, store=tmp_path, n_target_models=2, reruns=True, targets=CLASSES, head="softmax")
+    found = study.run(engine="serial")
+    assert found.target_models is not None
+    assert found.reruns is not None
+    np.testing.assert_array_equal(found.reruns.membership, found.target_models.membership)
+    assert len({*found.reruns.seeds, *found.target_models.seeds}) == 4
+    alone = TorchTrainer(network, (X, CLASSES), RECIPE, record=Record())
+    for number, seed in enumerate(found.reruns.seeds):
+        kept = found.store.read(found.reruns.keys[number])
+        assert set(kept) == {"outputs", "membership", "epoch_losses", "mean_outputs"}
+        expected = alone(np.flatnonzero(kept["membership"]), int(seed))
+        for name in ("outputs", "epoch_losses", "mean_outputs"):
+            np.testing.assert_array_equal(kept[name], expected[name])
+    again = shadow.load(tmp_path).reruns
+    assert again is not None
+    np.testing.assert_array_equal(again.extra("mean_outputs"), found.reruns.extra("mean_outputs"))
+
+
+def test_reruns_can_be_added_later(tmp_path):
+    def study(reruns):
+        return Study(ridge, N_SAMPLES, 2, store=tmp_path, n_target_models=3, reruns=reruns).run(engine="serial")
+
+    before = study(False)
+    assert before.reruns is None
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("0*.safetensors")}
+    after = study(True)
+    assert after.reruns is not None
+    assert [str(key) for key in after.reruns.keys] == [f"rerun of target model {number}" for number in range(3)]
+    assert "weights" in after.store.read(after.reruns.keys[0])  # what train gave is kept
+    assert times.items() <= {path: path.stat().st_mtime_ns for path in tmp_path.rglob("0*.safetensors")}.items()
+    assert after.target_models is not None
+    np.testing.assert_array_equal(after.target_models.outputs, before.target_models.outputs)

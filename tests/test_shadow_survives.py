@@ -7,14 +7,17 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
 
 from noshadow import shadow
+from noshadow.shadow.claims import Claims
 from noshadow.shadow.engines import import_path
-from tests.shadow_toys import N_SAMPLES, slow_ridge
+from tests.shadow_toys import N_SAMPLES, noted_ridge, slow_ridge
 
 N_MODELS = 80
 NURSERY = """
@@ -133,3 +136,46 @@ def test_workers_do_not_outlive_their_study(tmp_path, ending):
         os.kill(study, ending)
         assert nursery.exit_code() != 0
         wait_until(lambda: not any(map(alive, workers)), 20.0)
+
+
+def test_threads_on_one_store_share_the_work(tmp_path, undisturbed):
+    """Claims are seen between threads, and a thread that opens the store does not end another's claims."""
+    notes, store = tmp_path / "notes", tmp_path / "store"
+    notes.mkdir()
+    results = []
+
+    def run(engine):
+        train = partial(noted_ridge, folder=str(notes))
+        results.append(shadow.Study(train, N_SAMPLES, n_models=N_MODELS, store=store).run(engine, workers=1))
+
+    threads = [threading.Thread(target=run, args=(engine,)) for engine in ("serial", "serial", "processes")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 3
+    calls = [seed for path in notes.iterdir() for seed in path.read_text().split()]
+    assert sorted(calls) == sorted(map(str, results[0].seeds))  # each model was trained once
+    for result in results:
+        assert np.array_equal(result.outputs, undisturbed.outputs)
+
+
+def test_a_claim_holds_while_others_come_and_go(tmp_path):
+    path, key = tmp_path / "claims.lock", shadow.ModelKey("shadow", 3)
+    first = Claims(path)
+    assert first.take(key)
+    passing = Claims(path)
+    assert not passing.take(key)
+    passing.close()  # a process loses all its locks on a file that it closes once
+    other = "import sys; from pathlib import Path; from noshadow.shadow.claims import Claims; "
+    other += "from noshadow.shadow import ModelKey; print(Claims(Path(sys.argv[1])).take(ModelKey('shadow', 3)))"
+
+    def elsewhere():
+        environment = {**os.environ, "PYTHONPATH": import_path()}
+        command = [sys.executable, "-c", other, str(path)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60).stdout.strip()
+
+    assert elsewhere() == "False"
+    first.release(key)
+    assert elsewhere() == "True"
+    first.close()

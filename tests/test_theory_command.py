@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from noshadow import theory
-from noshadow.commands.theory import plot, theory_app
+from noshadow.commands.point import plot
+from noshadow.commands.theory import theory_app
 
 POINT = ["--leverage", "2.5", "--error", "1", "--n", "15", "--p", "5"]
 
@@ -55,7 +56,7 @@ def test_usage_errors_end_with_two():
     small = run("--leverage", "1", "--error", "1", "--n", "5", "--p", "5", "--json")
     assert small.exit_code == 2
     assert small.stdout == ""
-    assert "n: 5 records cannot fix p = 5 parameters" in small.stderr
+    assert "--n: 5 records cannot fix p = 5 parameters" in small.stderr
 
 
 def test_figure_is_written_whole(tmp_path):
@@ -71,7 +72,8 @@ def test_figure_is_written_whole(tmp_path):
 
 def test_figure_that_cannot_be_made(tmp_path, monkeypatch):
     assert run("figure", "--output", str(tmp_path / "one.xyz")).exit_code == 2
-    assert run("figure", "--output", str(tmp_path / "none" / "one.png")).exit_code == 3
+    assert run("figure", "--output", str(tmp_path / "none" / "one.png")).exit_code == 2
+    assert run("figure", "--output", "/proc/one.png").exit_code == 3
     for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)

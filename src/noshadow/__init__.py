@@ -1,9 +1,41 @@
 """noshadow: per-record membership-inference risk from one trained model."""
 
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
 from noshadow._version import __version__
-from noshadow.audit import Audit, audit
 from noshadow.errors import InputError, NoshadowWarning
-from noshadow.layer import LastLayer
-from noshadow.scores import score
+
+if TYPE_CHECKING:
+    from noshadow.audit import Audit, audit
+    from noshadow.layer import LastLayer
+    from noshadow.scores import score
 
 __all__ = ["Audit", "InputError", "LastLayer", "NoshadowWarning", "__version__", "audit", "score"]
+
+_HOMES = {"Audit": "audit", "audit": "audit", "LastLayer": "layer", "score": "scores"}
+
+
+def __getattr__(name: str) -> Any:
+    """The public names when they are asked for: a command's help and a worker process do without torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """``noshadow.audit`` is the function: the module of that name, which an import would put there, gives way to it."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value.audit if name == "audit" and isinstance(value, ModuleType) else value)
+
+
+sys.modules[__name__].__class__ = _Package

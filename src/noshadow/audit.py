@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,6 +23,7 @@ from noshadow.curvature.dense import DEFAULT_MEMORY
 from noshadow.diagnostics import Diagnostics, concerns
 from noshadow.errors import InputError, NoshadowWarning
 from noshadow.extract import Extracted, extract
+from noshadow.layer import LastLayer
 from noshadow.objective import Objective
 from noshadow.scores import score_with_diagnostics
 from noshadow.tables import save_table
@@ -127,12 +129,14 @@ def audit(
     model            torch Module, fitted scikit-learn estimator or Pipeline, or a LastLayer (then without data)
     data             its training data: a torch Dataset or DataLoader, or (X, y)
     ids              a name for each record; None: the index of X where it is a frame with one, else 0, 1, …
-    head             "squared", "logistic" or "softmax"; None: read off the model and the targets
+    head             "squared", "logistic" or "softmax"; None: read off the model and the targets, or asked for where
+                     they leave a choice; several logistic outputs are independent labels
     ridge            Λ of Σ loss + Λ/2 ‖θ‖²; None: read off the estimator, or from weight_decay
     weight_decay     torch optimizers' λ on a mean loss
-    loss             the loss that the model was trained with, by name or as a torch criterion
+    loss             the loss that the model was trained with: "mse", "bce_with_logits", "cross_entropy", "log_loss", or
+                     a torch criterion, whose weights and label smoothing are read; says the head too
     sample_weight    (n,) a weight per record that its loss was multiplied by, in the data's order
-    class_weight     a weight per class, likewise
+    class_weight     a weight per class, likewise; or a mapping from class to weight
     label_smoothing  ε of a softmax trained on (1 − ε)·e_y + ε/m
     layer, output    which linear layer, which of several outputs of a torch module to audit
     scores           names of scores; None: all that apply
@@ -140,22 +144,49 @@ def audit(
     full_step        score the heads that one more Newton step would give (see ``noshadow.score``)
     """
     objective = Objective(head, loss, ridge, weight_decay, sample_weight, class_weight, label_smoothing)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NoshadowWarning)  # they are in the notes, and are given once, below
-        found = extract(model, data, objective, layer=layer, output=output, batch_size=batch_size, progress=progress)
+    with _gathered() as warned:
+        found = extract(
+            model,
+            data,
+            objective,
+            layer=layer,
+            output=output,
+            batch_size=batch_size,
+            memory=memory,
+            progress=progress,
+        )
     names = _names(ids, found.index, found.layer.n)
     frame, diagnostics = score_with_diagnostics(
         found.layer, scores, trace, full_step=full_step, memory=memory, progress=progress
     )
-    notes = (*found.notes, *found.layer.notes, *concerns(found.layer, diagnostics))
+    notes = tuple(dict.fromkeys((*found.notes, *warned, *found.layer.notes, *concerns(found.layer, diagnostics))))
     for note in notes:
-        warnings.warn(note, NoshadowWarning, stacklevel=2)
+        if not (isinstance(model, LastLayer) and note in model.notes):  # those were given when the layer was made
+            warnings.warn(note, NoshadowWarning, stacklevel=2)
     flagged = np.zeros(found.layer.n, dtype=bool)
     flagged[list(diagnostics.flagged)] = True
     table = pd.concat([pd.DataFrame({"id": names, **_targets(found)}), frame], axis=1).assign(flagged=flagged)
     ranking = next((name for name in _PREFERENCE if name in frame), str(frame.columns[0]))
     metadata = _metadata(found, diagnostics, ranking, full_step)
     return Audit(table, metadata, notes)
+
+
+@contextmanager
+def _gathered() -> Iterator[list[str]]:
+    """The messages of noshadow's own warnings in a block, which are not shown; other warnings go on their way."""
+    messages: list[str] = []
+    others: list[warnings.WarningMessage] = []
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", NoshadowWarning)
+            try:
+                yield messages
+            finally:
+                messages += [str(one.message) for one in caught if issubclass(one.category, NoshadowWarning)]
+                others += [one for one in caught if not issubclass(one.category, NoshadowWarning)]
+    finally:
+        for one in others:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno, source=one.source)
 
 
 def _names(ids: Sequence[Any] | None, index: pd.Index[Any] | None, n: int) -> Any:
@@ -192,6 +223,9 @@ def _metadata(found: Extracted, diagnostics: Diagnostics, ranking: str, full_ste
         "bias": layer.bias,
         "ridge": layer.ridge,
         "penalize_bias": layer.penalize_bias,
+        "sample_weight": layer.sample_weight is not None,
+        "class_weight": None if layer.class_weight is None else layer.class_weight.tolist(),
+        "label_smoothing": layer.label_smoothing,
         "rank": diagnostics.rank,
         "stationarity": diagnostics.stationarity,
         "best_ridge": diagnostics.best_ridge,

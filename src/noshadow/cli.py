@@ -1,4 +1,7 @@
-"""The command line: ``noshadow COMMAND``. Exit codes: 0 fine, 2 usage, 3 could not do it."""
+"""The command line: ``noshadow COMMAND``. Exit codes: 0 fine, 2 usage, 3 could not do it (``commands/policy.py``).
+
+What a command needs is imported when it runs, so that help is there at once and Ctrl-C is heard from the start.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,11 @@ from noshadow.commands.theory import theory_app
 app = typer.Typer(
     name="noshadow",
     help="Which training records can a membership-inference attacker expose? From one trained model, without shadow "
-    "models.",
+    "models.\n\nStart with: noshadow demo",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: it wraps at any width and can be copied
 )
 app.command("demo")(demo)
 app.command("score")(score)

@@ -48,8 +48,8 @@ def concerns(layer: LastLayer, found: Diagnostics) -> list[str]:
     if found.null_directions:
         messages.append(
             f"the loss has no curvature along {found.null_directions} directions that the features do span (saturated "
-            "outputs: perfectly separated data without a ridge); scores ignore those directions. Pass the ridge= that "
-            "the model was trained with"
+            "outputs: perfectly separated data without a ridge; or weights of 0); scores ignore those directions. Pass "
+            "the ridge= that the model was trained with"
         )
     if found.flagged:
         which = "all records" if len(found.flagged) == layer.n else name_rows(found.flagged)

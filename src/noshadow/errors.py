@@ -6,7 +6,16 @@ from collections.abc import Sequence
 
 
 class InputError(ValueError):
-    """Something that was passed in cannot be used; the message says what, where and what to do."""
+    """Something that was passed in cannot be used: ``argument: what is wrong with it, where, and what to do``."""
+
+    @property
+    def argument(self) -> str:
+        """What the message is about: its words before the first colon."""
+        return str(self).partition(":")[0]
+
+
+class FileError(InputError):
+    """A file or folder was named rightly but cannot be used: damaged, too large, not to be had, not writable."""
 
 
 class MissingExtra(ImportError):

@@ -1,4 +1,4 @@
-"""The three last layers: squared error, logistic, softmax.
+"""The last layers: squared error, logistic (one label or several), softmax (plain or with smoothed labels).
 
 Each head knows, for outputs ``z`` of shape (..., m) and targets ``y``:
 
@@ -14,7 +14,8 @@ Any leading dimensions are allowed, so that (models, records, m) works as (recor
 The Hessian of a head over the records is Σ x xᵀ ⊗ W. Softmax curvature is singular along the direction in
 which all logits move together, so the curvature code works in coordinates of the complement of that
 direction: ``reduce`` maps an output-space vector to them and ``packed_curvature`` gives W there, as its upper
-triangle. Squared error and logistic need no reduction: their curvature is one number a record.
+triangle. Squared error and logistic need no reduction: their curvature is one number per record. Independent labels
+have one number, and one Hessian, each: ``parts`` says how many.
 
 Everything is float64 and accurate in the *relative* sense for saturated outputs: differences like 1 − p are
 summed from the small terms, never subtracted, so that logits of ±1e4 lose nothing.
@@ -23,6 +24,7 @@ summed from the small terms, never subtracted, so that logits of ±1e4 lose noth
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import torch
@@ -49,16 +51,21 @@ class Head(Protocol):
     def loss_change(self, z: Tensor, y: Tensor, d: Tensor) -> Tensor: ...
     def entropy(self, z: Tensor) -> Tensor: ...
     def width(self, m: int) -> int: ...
+    def parts(self, m: int) -> int: ...
     def reduce(self, v: Tensor) -> Tensor: ...
     def expand(self, v: Tensor) -> Tensor: ...
     def packed_curvature(self, z: Tensor) -> Tensor: ...
 
 
 class _OneCurvature:
-    """Heads whose curvature is one number a record, shared by all outputs: no reduction is needed."""
+    """Heads whose outputs are not coupled: their curvature is a number, and no reduction is needed."""
 
     def width(self, m: int) -> int:
         """Number of coupled output coordinates."""
+        return 1
+
+    def parts(self, m: int) -> int:
+        """Number of independent Hessians: one, shared by all outputs."""
         return 1
 
     def reduce(self, v: Tensor) -> Tensor:
@@ -139,6 +146,46 @@ class Logistic(_OneCurvature):
         return (torch.sigmoid(z) * _softplus(-z) + torch.sigmoid(-z) * _softplus(z)).squeeze(-1)
 
 
+class MultiLabel(_OneCurvature):
+    """Several labels per record, each a logistic head of its own: logits z (..., m), y ∈ {0, 1} (..., m).
+
+    loss = Σₖ log(1 + exp(−sₖ zₖ)), gₖ = −sₖ σ(−sₖ zₖ), W = diag(σ(zₖ) σ(−zₖ)).
+    """
+
+    name: HeadName = "logistic"
+    classifies = True
+    _label = Logistic()
+
+    def parts(self, m: int) -> int:
+        """Number of independent Hessians: one per label."""
+        return m
+
+    def loss(self, z: Tensor, y: Tensor) -> Tensor:
+        return self._label.loss(z.unsqueeze(-1), y).sum(-1)
+
+    def gradient(self, z: Tensor, y: Tensor) -> Tensor:
+        return self._label.gradient(z.unsqueeze(-1), y).squeeze(-1)
+
+    def curvature(self, z: Tensor) -> Tensor:
+        return torch.diag_embed(self.packed_curvature(z))
+
+    def packed_curvature(self, z: Tensor) -> Tensor:
+        """One number per label, (..., m)."""
+        return self._label.packed_curvature(z)
+
+    def signal(self, z: Tensor, y: Tensor) -> Tensor:
+        raise InputError("head: a multi-label head has no single attack statistic; attack its labels one at a time")
+
+    def signal_gradient(self, z: Tensor, y: Tensor) -> Tensor:
+        return self.signal(z, y)
+
+    def loss_change(self, z: Tensor, y: Tensor, d: Tensor) -> Tensor:
+        return self._label.loss_change(z.unsqueeze(-1), y, d.unsqueeze(-1)).sum(-1)
+
+    def entropy(self, z: Tensor) -> Tensor:
+        return self._label.entropy(z.unsqueeze(-1)).sum(-1)
+
+
 class Softmax:
     """m ≥ 2 logits z (..., m), y ∈ {0, …, m−1} (...), p = softmax(z).
 
@@ -209,6 +256,10 @@ class Softmax:
         """Number of coupled output coordinates: the complement of the all-equal direction."""
         return m - 1
 
+    def parts(self, m: int) -> int:
+        """Number of independent Hessians: one, which couples the classes."""
+        return 1
+
     def reduce(self, v: Tensor) -> Tensor:
         return v @ complement_basis(v.shape[-1]).to(v)
 
@@ -225,6 +276,35 @@ class Softmax:
     def _top_deficit(z: Tensor) -> tuple[Tensor, Tensor]:
         top = z.argmax(-1, keepdim=True)
         return _deficit(torch.softmax(z, -1), top), top
+
+
+@dataclass(frozen=True, eq=False)
+class SmoothedSoftmax(Softmax):
+    """Cross-entropy to t = (1 − ε_y) e_y + ε_y u instead of e_y, with a distribution u over the m classes.
+
+    That adds a function to the loss which is linear in the outputs, (e_y − t)ᵀz = ε_y (z_y − uᵀz); W and φ stay.
+
+    smoothing  (m,) ε of each class
+    base       (m,) u
+    """
+
+    smoothing: Tensor
+    base: Tensor
+
+    def loss(self, z: Tensor, y: Tensor) -> Tensor:
+        return super().loss(z, y) + self._tilt(z, y)
+
+    def gradient(self, z: Tensor, y: Tensor) -> Tensor:
+        own = torch.zeros_like(z).scatter_(-1, y.unsqueeze(-1), 1.0)
+        return super().gradient(z, y) + self.smoothing.to(z)[y].unsqueeze(-1) * (own - self.base.to(z))
+
+    def loss_change(self, z: Tensor, y: Tensor, d: Tensor) -> Tensor:
+        return super().loss_change(z, y, d) + self._tilt(d, y)
+
+    def _tilt(self, v: Tensor, y: Tensor) -> Tensor:
+        """ε_y (v_y − uᵀv)."""
+        own = v.gather(-1, y.unsqueeze(-1)).squeeze(-1)
+        return self.smoothing.to(v)[y] * (own - v @ self.base.to(v))
 
 
 def _softplus(u: Tensor) -> Tensor:
@@ -272,3 +352,20 @@ def get_head(name: str) -> Head:
     if name not in HEADS:
         raise InputError(f"head: {name!r} is not a head; use one of {', '.join(map(repr, HEADS))}")
     return HEADS[name]
+
+
+def make_head(name: str, outputs: int, label_smoothing: float = 0.0, class_weight: Tensor | None = None) -> Head:
+    """The head of that name for so many outputs: one logistic head per label, a softmax of smoothed labels.
+
+    Class weights w (m,) tilt the target of smoothed labels, as torch's CrossEntropyLoss has it: the loss of a record is
+    that of q = (1−ε) w_y e_y + (ε/m) w, which is Σq times the cross-entropy to t = q/Σq. Without smoothing they do not
+    change the target, and the head is the plain one. Σq is not part of the head: it is a weight of the record.
+    """
+    head = get_head(name)
+    if name == "logistic" and outputs > 1:
+        return MultiLabel()
+    if name != "softmax" or label_smoothing == 0.0:
+        return head
+    w = torch.ones(outputs, dtype=torch.float64) if class_weight is None else class_weight
+    mean = w.mean()
+    return SmoothedSoftmax(label_smoothing * mean / ((1.0 - label_smoothing) * w + label_smoothing * mean), w / w.sum())

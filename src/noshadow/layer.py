@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,23 +14,33 @@ import torch
 from torch import Tensor
 
 from noshadow.errors import InputError, NoshadowWarning, name_rows
-from noshadow.heads import Head, get_head
+from noshadow.heads import Head, get_head, make_head
+from noshadow.targets import check_targets
+from noshadow.weights import check_class_weight, check_sample_weight, record_weights, weights_of_classes
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LastLayer:
     """The last, linear layer of a trained model, seen through its training records.
 
-    features  (n, p)  inputs of the layer, without the constant column; any float dtype, kept as given
-    outputs   (n, m)  predictions (squared) or logits (logistic: one column, softmax: one per class)
-    targets           classes (n,) for logistic (0/1) and softmax (0 … m−1); values (n,) or (n, q) for squared
-    head              "squared", "logistic" or "softmax"
-    ridge             Λ of the training objective  Σ loss + Λ/2 ‖θ‖²
-    bias              the layer has a bias: a constant column is appended to the features
-    penalize_bias     the ridge covers the bias too
-    coefficients      (n_columns, m) the layer's own parameters, one column an output, the bias last, where they are at
-                      hand: outputs = design · coefficients. None: worked out from the outputs where they are needed
-    notes             what was noticed about the arrays: a sentence each, with the remedy
+    features         (n, p) inputs of the layer, without the constant column; any float dtype, kept as given
+    outputs          (n, m) predictions (squared) or logits (softmax: one per class; logistic: one, or one per label)
+    targets          softmax: classes 0 … m−1 (n,), or one-hot (n, m); logistic: 0/1 (n,), or (n, m) for m labels;
+                     squared: values (n,) or (n, m)
+    head             "squared", "logistic" or "softmax"; several logistic outputs are independent labels
+    ridge            Λ of the training objective  Σᵢ wᵢ ℓᵢ + Λ/2 ‖θ‖²
+    bias             the layer has a bias: a constant column is appended to the features
+    penalize_bias    the ridge covers the bias too
+    coefficients     (n_columns, m) the layer's own parameters, one column an output, the bias last, where they are at
+                     hand: outputs = design · coefficients. None: worked out from the outputs where they are needed
+    sample_weight    (n,) wᵢ ≥ 0 that the loss of each record was multiplied by; 0: it took no part. None: all 1
+    class_weight     a weight per class: (m,) for softmax, (2,) for one logistic output, (m, 2) for m labels (of 0 and
+                     of 1), or a mapping from class to weight, 1 where it names none
+    label_smoothing  ε of a softmax trained on (1 − ε)·e_y + ε/m. With class weights, as in torch's CrossEntropyLoss
+                     (``noshadow.weights``)
+    notes            what was noticed about the arrays: a sentence each, with the remedy
+
+    Weights say how a record took part in training. What an attacker sees is its loss without them: ``kind``.
 
     Arrays may be NumPy, torch (any device, any strides), pandas or nested lists. They are checked here, once:
     whatever passes can be scored.
@@ -43,6 +54,9 @@ class LastLayer:
     bias: bool = True
     penalize_bias: bool = True
     coefficients: Tensor | None = None
+    sample_weight: Tensor | None = None
+    class_weight: Tensor | None = None
+    label_smoothing: float = 0.0
     notes: tuple[str, ...] = ()
 
     def __init__(
@@ -56,8 +70,11 @@ class LastLayer:
         bias: bool = True,
         penalize_bias: bool = True,
         coefficients: Any = None,
+        sample_weight: Any = None,
+        class_weight: Any = None,
+        label_smoothing: float = 0.0,
     ) -> None:
-        kind = get_head(head)
+        get_head(head)
         x = as_floats(features, "features")
         if x.ndim != 2:
             raise InputError(f"features: expected shape (n, p), got {tuple(x.shape)}")
@@ -71,32 +88,48 @@ class LastLayer:
         z = z.unsqueeze(1) if z.ndim == 1 else z
         _require_rows(z, "outputs", n)
         _require_finite(z, "outputs", "the model diverged on them, or the outputs are not raw logits")
-        _require_width(z, kind)
-        y = _values(targets, n, z, x) if kind.name == "squared" else _classes(targets, n, z, kind)
+        _require_width(z, head)
+        y = check_targets(as_tensor(targets, "targets"), z, head)
         if not (isinstance(ridge, (int, float, np.floating, np.integer)) and 0 <= ridge < math.inf):
             raise InputError(f"ridge: expected a finite number ≥ 0, got {ridge!r}")
-        notes = _concerns(z, y, kind)
+        smoothing = _smoothing(label_smoothing, head)
+        notes = _concerns(z, y, head)
         theta = None if coefficients is None else _parameters(coefficients, p + int(bias), z)
         fields = {
             "features": x,
             "outputs": z,
-            "targets": y.to(x.device),
+            "targets": y,
             "head": head,
             "ridge": float(ridge),
             "bias": bool(bias),
             "penalize_bias": bool(penalize_bias),
             "coefficients": theta,
+            "sample_weight": _sample_weight(sample_weight, x),
+            "class_weight": None if class_weight is None else read_class_weight(class_weight, head, z),
+            "label_smoothing": smoothing,
             "notes": notes,
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)
+        _ = self.weights  # refused here where no record has any
         for note in notes:
             warnings.warn(note, NoshadowWarning, stacklevel=2)
 
-    @property
+    @cached_property
     def kind(self) -> Head:
-        """The head's functions."""
-        return get_head(self.head)
+        """The loss of a record as an attacker sees it: with smoothed labels, without weights."""
+        return make_head(self.head, self.n_outputs, self.label_smoothing)
+
+    @cached_property
+    def trained(self) -> Head:
+        """The loss that ``weights`` multiply in the objective; class weights tilt the targets of smoothed labels."""
+        tilted = self.class_weight is not None and self.label_smoothing > 0
+        return make_head(self.head, self.n_outputs, self.label_smoothing, self.class_weight) if tilted else self.kind
+
+    @cached_property
+    def weights(self) -> Tensor | None:
+        """(n, 1), or (n, m) for m labels: the objective is Σᵢ weightᵢ · trained.loss(zᵢ, yᵢ) + penalty; None: all 1."""
+        return record_weights(self.targets, self.sample_weight, self.class_weight, self.label_smoothing)
 
     @property
     def n(self) -> int:
@@ -137,7 +170,11 @@ class LastLayer:
     def __repr__(self) -> str:
         return (
             f"LastLayer(n={self.n}, p={self.features.shape[1]}, m={self.n_outputs}, head={self.head!r}, "
-            f"ridge={self.ridge:g}, bias={self.bias}, penalize_bias={self.penalize_bias})"
+            f"ridge={self.ridge:g}, bias={self.bias}, penalize_bias={self.penalize_bias}"
+            + (", sample_weight" if self.sample_weight is not None else "")
+            + (", class_weight" if self.class_weight is not None else "")
+            + (f", label_smoothing={self.label_smoothing:g}" if self.label_smoothing else "")
+            + ")"
         )
 
 
@@ -177,48 +214,35 @@ def _require_finite(values: Tensor, name: str, remedy: str) -> None:
         raise InputError(f"{name}: NaN or infinite in {name_rows(bad.tolist())} (counted from 0); {remedy}")
 
 
-def _require_width(z: Tensor, kind: Head) -> None:
+def _require_width(z: Tensor, head: str) -> None:
     m = z.shape[1]
     if m == 0:
         raise InputError("outputs: there are no columns")
-    if kind.name == "logistic" and m != 1:
-        raise InputError(
-            f"outputs: a logistic head has one logit a record, got {m} columns; use head='softmax' for class logits"
-        )
-    if kind.name == "softmax" and m < 2:
+    if head == "softmax" and m < 2:
         raise InputError(
             "outputs: a softmax head has a logit for each of two or more classes, got 1 column; use head='logistic'"
         )
 
 
-def _values(targets: Any, n: int, z: Tensor, x: Tensor) -> Tensor:
-    y = as_floats(targets, "targets").to(device=x.device, dtype=torch.float64)
-    y = y.unsqueeze(1) if y.ndim == 1 else y
-    _require_rows(y, "targets", n)
-    if y.shape[1] != z.shape[1]:
-        raise InputError(f"targets: {y.shape[1]} values a record, but outputs has {z.shape[1]} columns")
-    _require_finite(y, "targets", "drop those records before training and auditing")
-    return y
+def _smoothing(value: Any, head: str) -> float:
+    if not (isinstance(value, (int, float, np.floating, np.integer)) and 0 <= value <= 1):
+        raise InputError(f"label_smoothing: expected a number from 0 to 1, got {value!r}")
+    if value and head != "softmax":
+        raise InputError(f"label_smoothing: it is for head='softmax'; a {head} head with smoothed labels is not known")
+    return float(value)
 
 
-def _classes(targets: Any, n: int, z: Tensor, kind: Head) -> Tensor:
-    y = as_tensor(targets, "targets")
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y.squeeze(1)
-    if y.ndim != 1:
-        hint = "; they look one-hot: pass targets.argmax(1)" if y.ndim == 2 and y.shape[1] == z.shape[1] else ""
-        raise InputError(f"targets: expected classes of shape (n,), got {tuple(y.shape)}{hint}")
-    _require_rows(y.unsqueeze(1), "targets", n)
-    n_classes = 2 if kind.name == "logistic" else z.shape[1]
-    inside = torch.isfinite(y) & (y >= 0) & (y < n_classes) & (y == y.floor()) if y.dtype != torch.bool else y | ~y
-    bad = (~inside).nonzero().flatten().tolist()
-    if bad:
-        found = y[bad[0]].item()
-        hint = " (map −1 to 0)" if n_classes == 2 and found == -1 else ""
-        raise InputError(
-            f"targets: expected classes 0 … {n_classes - 1}{hint}, got {found:g} in {name_rows(bad)} (counted from 0)"
-        )
-    return y.to(torch.int64)
+def _sample_weight(weights: Any, x: Tensor) -> Tensor | None:
+    if weights is None:
+        return None
+    return check_sample_weight(as_floats(weights, "sample_weight"), len(x)).to(x.device)
+
+
+def read_class_weight(weights: Any, head: str, z: Tensor) -> Tensor:
+    """Class weights as arrays, nested lists or a mapping from class to weight, as the head of outputs z takes them."""
+    if isinstance(weights, Mapping) and head != "squared":
+        weights = weights_of_classes(weights, range(2 if head == "logistic" else z.shape[1]))
+    return check_class_weight(as_floats(weights, "class_weight"), head, z.shape[1]).to(z.device)
 
 
 def _parameters(coefficients: Any, columns: int, z: Tensor) -> Tensor:
@@ -233,12 +257,12 @@ def _parameters(coefficients: Any, columns: int, z: Tensor) -> Tensor:
     return theta
 
 
-def _concerns(z: Tensor, y: Tensor, kind: Head) -> tuple[str, ...]:
+def _concerns(z: Tensor, y: Tensor, head: str) -> tuple[str, ...]:
     """Probabilities in the place of logits give plausible but wrong scores: say so."""
-    if not kind.classifies or bool((z < 0).any()) or bool((z > 1).any()):
+    if head == "squared" or bool((z < 0).any()) or bool((z > 1).any()):
         return ()
-    sums_to_one = kind.name == "softmax" and bool(((z.sum(1) - 1).abs() < 5e-3).all())
-    both_classes = kind.name == "logistic" and bool((y == 0).any()) and bool((y == 1).any())
+    sums_to_one = head == "softmax" and bool(((z.sum(1) - 1).abs() < 5e-3).all())
+    both_classes = head == "logistic" and bool((y == 0).any()) and bool((y == 1).any())
     if not (sums_to_one or both_classes):
         return ()
     return (

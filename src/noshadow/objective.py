@@ -6,8 +6,16 @@ two contradict each other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
+
+from torch import Tensor
+
+from noshadow.errors import InputError
+from noshadow.heads import get_head
+from noshadow.layer import as_tensor, read_class_weight
+from noshadow.losses import Loss, read_loss
+from noshadow.targets import check_targets
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,3 +43,74 @@ class Objective:
         """What was stated, by argument name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
+
+    def resolved(self) -> Objective:
+        """The same with the loss read: its head, class weights and smoothing stand in their own fields, and ``loss``
+        is a :class:`noshadow.losses.Loss`. What is stated twice in two ways is refused.
+
+        ``head`` stays None where a log loss leaves open which of its two heads it is.
+        """
+        if self.head is not None:
+            get_head(self.head)
+        if self.ridge is not None and self.weight_decay is not None:
+            raise InputError("ridge, weight_decay: give one of them, Λ itself or the optimizer's λ")
+        if self.loss is None or isinstance(self.loss, Loss):
+            return self
+        loss = read_loss(self.loss)
+        if self.head is not None and self.head not in loss.heads:
+            raise InputError(
+                f"head, loss: {loss.name!r} is the loss of a {' or '.join(loss.heads)} head, not of a {self.head} one; "
+                "leave one of them out"
+            )
+        if self.class_weight is not None and loss.class_weight is not None:
+            raise InputError(f"class_weight: {loss.name} carries its own weights; leave one of them out")
+        if self.label_smoothing and loss.label_smoothing and self.label_smoothing != loss.label_smoothing:
+            raise InputError(
+                f"label_smoothing: {loss.name} has label_smoothing={loss.label_smoothing:g}, not "
+                f"{self.label_smoothing:g}; leave one of them out"
+            )
+        return replace(
+            self,
+            head=loss.heads[0] if self.head is None and len(loss.heads) == 1 else self.head,
+            loss=loss,
+            class_weight=loss.class_weight if self.class_weight is None else self.class_weight,
+            label_smoothing=self.label_smoothing or loss.label_smoothing,
+        )
+
+    def require(self, head: str) -> None:
+        """Refuse a head that the stated head or loss rules out."""
+        if self.head is not None and head != self.head:
+            raise InputError(f"head: the model has a {head} head, not a {self.head} one; leave head out")
+        if self.loss is not None and head not in read_loss(self.loss).heads:
+            loss = read_loss(self.loss)
+            raise InputError(f"loss: {loss.name!r} is not the loss of a {head} head, which the model has; leave it out")
+
+
+def ridge_of_weight_decay(objective: Objective, head: str, outputs: Tensor, targets: Any) -> float:
+    """Λ of an optimiser's weight decay λ: the objective is a mean loss + λ/2 ‖θ‖², so Λ is λ times what the mean
+    divides the sum of the losses by. outputs (n, m) and targets are those of the data; the objective is a resolved one.
+
+        MSELoss             n m      it averages over outputs
+        BCEWithLogitsLoss   n m      it averages over labels; weight= and pos_weight= do not count in its mean
+        CrossEntropyLoss    n        with class weights Σᵢ w_{yᵢ}, with or without label smoothing
+
+    Sample weights are applied by hand, to a loss with reduction="none", as the mean of wᵢ ℓᵢ: they do not count in the
+    mean, and neither do class weights inside such a loss. Class weights count in every batch by themselves; that the
+    batches' sums are alike is assumed here. λ with a summed loss depends on the batch size and is refused.
+    """
+    if objective.weight_decay is None:
+        return 0.0
+    decay = objective.weight_decay
+    reduction = objective.loss.reduction if isinstance(objective.loss, Loss) else "mean"
+    if reduction == "sum":
+        raise InputError(
+            f"weight_decay: {objective.loss.name} has reduction='sum', whose Λ depends on the batch size b; pass "
+            "ridge= n/b times the weight decay instead"
+        )
+    if head != "softmax":
+        return float(decay * outputs.numel())
+    by_hand = objective.sample_weight is not None or reduction == "none"
+    if objective.class_weight is None or by_hand:
+        return float(decay * len(outputs))
+    classes = check_targets(as_tensor(targets, "targets"), outputs, head)
+    return float(decay * read_class_weight(objective.class_weight, head, outputs)[classes].sum())

@@ -3,7 +3,12 @@
 Notation, for record i with features x̃ (constant included), outputs z, target y: loss ℓ(z, y), output gradient
 g = ∂ℓ/∂z, output curvature W = ∂²ℓ/∂z², leverage block A = X̃ᵀH⁻¹X̃ with H the Hessian of the training objective
 Σ ℓ + Λ/2‖θ‖² over all records. Softmax quantities are taken in the complement of the all-classes-equal direction,
-where H is regular. Squared error is not halved: g = 2(ŷ − y), W = 2I.
+where H is regular. Squared error is not halved: g = 2(ŷ − y), W = 2I. Of several labels, each has its own H, g, W and
+A, and the record's score is the sum over its labels.
+
+Where records were weighted in training, its term of the objective is w ℓ: g' = w g and W' = w W take the place of g
+and W in H, in the leverage and in the step d = A(I − W'A)⁻¹g' that leaves the record out. The loss whose gap is taken
+is ℓ itself, without the weight: it is what an attacker sees. So are ``loss`` and the gradient norms.
 
 Every score is oriented so that bigger means more exposed.
 """
@@ -15,7 +20,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -38,6 +43,14 @@ _PLAIN_CHUNK = 65_536  # records at a time where no curvature is needed
 _TRACE_PART = 4_194_304  # losses of a trace that are worked on at a time: 32 MiB
 
 
+class Present(NamedTuple):
+    """The head that a record is part of: outputs (c, m), reduced gradient g and pull g' (c, r or q)."""
+
+    outputs: Tensor
+    gradient: Tensor
+    pull: Tensor
+
+
 @dataclass(frozen=True)
 class Records:
     """What is known of a chunk of c records: all that a score may use."""
@@ -46,14 +59,24 @@ class Records:
     design: Tensor  # (c, P), features and constant
     outputs: Tensor  # (c, m)
     targets: Tensor  # (c,) or (c, q)
-    block: Tensor | None = None  # A: (c,) or (c, r, r)
+    block: Tensor | None = None  # A: (c, k), k = 1 or one per label, or (c, r, r)
     leftover: Tensor | None = None  # x̃ᵀH⁻¹G, (c, r or q), for the full step; None: the head is taken as stationary
     trace: Tensor | None = None  # loss after each epoch, (c, epochs), in the precision and on the device it came in
+    trained: Head | None = None  # the loss that the weights multiply; None: that of the head
+    weights: Tensor | None = None  # (c, 1), or (c, k) for k labels; None: all 1
 
     @cached_property
     def gradient(self) -> Tensor:
         """g in reduced coordinates, (c, r or q)."""
         return self.head.reduce(self.head.gradient(self.outputs, self.targets))
+
+    @cached_property
+    def pull(self) -> Tensor:
+        """g', the gradient of the record's term of the objective, in reduced coordinates, (c, r or q)."""
+        g = self.gradient
+        if self.trained is not None:
+            g = self.head.reduce(self.trained.gradient(self.outputs, self.targets))
+        return g if self.weights is None else self.weights * g
 
     @cached_property
     def leverage_block(self) -> Tensor:
@@ -63,31 +86,48 @@ class Records:
         return self.block
 
     @cached_property
-    def curvature(self) -> Tensor:
-        """W in reduced coordinates, (c,) or (c, r, r)."""
+    def plain_curvature(self) -> Tensor:
+        """W in reduced coordinates, (c, k) or (c, r, r)."""
         packed = self.head.packed_curvature(self.outputs)
         width = self.head.width(self.outputs.shape[1])
-        return packed.squeeze(1) if width == 1 else unpack(packed, width)
+        return packed if width == 1 else unpack(packed, width)
+
+    @cached_property
+    def curvature(self) -> Tensor:
+        """W' of the record's term of the objective, likewise."""
+        plain = self.plain_curvature
+        if self.weights is None:
+            return plain
+        return self.weights * plain if plain.ndim == 2 else self.weights.unsqueeze(2) * plain
 
     @cached_property
     def first_order_shift(self) -> Tensor:
-        """A g: how the outputs move, to first order, when the record is taken out, (c, r or q)."""
-        return _times(self.leverage_block, self.gradient)
+        """A g': how the outputs move, to first order, when the record is taken out, (c, r or q)."""
+        return _times(self.leverage_block, self.pull)
 
     @cached_property
-    def present(self) -> tuple[Tensor, Tensor]:
-        """Outputs (c, m) and reduced gradient (c, r or q) of the head that the record is part of: z and g as they are.
-        With the full step those of the head one Newton step on, z − x̃ᵀH⁻¹G and g − W x̃ᵀH⁻¹G."""
+    def own_fit(self) -> Tensor:
+        """W'A of each label or of the one number that all outputs share, (c, k): rounding must not carry it past 1."""
+        return (self.curvature * self.leverage_block).clamp(max=1.0)
+
+    @cached_property
+    def present(self) -> Present:
+        """The head that the record is part of: z, g and g' as they are. With the full step those of the head one Newton
+        step on: z − x̃ᵀH⁻¹G, g − W x̃ᵀH⁻¹G, g' − W' x̃ᵀH⁻¹G."""
         if self.leftover is None:
-            return self.outputs, self.gradient
-        return self.outputs - self.head.expand(self.leftover), self.gradient - _times(self.curvature, self.leftover)
+            return Present(self.outputs, self.gradient, self.pull)
+        return Present(
+            self.outputs - self.head.expand(self.leftover),
+            self.gradient - _times(self.plain_curvature, self.leftover),
+            self.pull - _times(self.curvature, self.leftover),
+        )
 
     @cached_property
     def leverage(self) -> Tensor:
-        """tr(WA), or the one number WA for width 1, (c,); rounding must not carry it out of its range."""
+        """tr(W'A), or the one number W'A for width 1, (c,); rounding must not carry it out of its range."""
         a, w = self.leverage_block, self.curvature
-        if a.ndim == 1:
-            return (w * a).clamp(max=1.0)
+        if a.ndim == 2:
+            return self.own_fit.sum(1)
         trace: Tensor = torch.linalg.vecdot(w.flatten(1), a.flatten(1))
         return trace.clamp(min=0.0, max=float(a.shape[-1]))
 
@@ -100,21 +140,21 @@ class Records:
 
     @cached_property
     def removal(self) -> tuple[Tensor, Tensor]:
-        """d = (I − AW)⁻¹Ag, the output shift of a Newton step without the record, and a flag for h ≈ 1.
+        """d = (I − AW')⁻¹Ag', the output shift of a Newton step without the record, and a flag for h ≈ 1.
 
         With the full step both heads take it, from the same parameters: with the record the outputs move by −ℓ,
-        ℓ = x̃ᵀH⁻¹G, without it by (I − AW)⁻¹(Ag − ℓ). The difference is (I − AW)⁻¹A(g − Wℓ).
+        ℓ = x̃ᵀH⁻¹G, without it by (I − AW')⁻¹(Ag' − ℓ). The difference is (I − AW')⁻¹A(g' − W'ℓ).
         """
-        start = self.first_order_shift if self.leftover is None else _times(self.leverage_block, self.present[1])
-        if self.leverage_block.ndim == 1:
-            room = 1.0 - self.leverage
-            return start / room.clamp(min=LEVERAGE_FLOOR).unsqueeze(1), room < LEVERAGE_FLOOR
+        start = self.first_order_shift if self.leftover is None else _times(self.leverage_block, self.present.pull)
+        if self.leverage_block.ndim == 2:
+            room = 1.0 - self.own_fit
+            return start / room.clamp(min=LEVERAGE_FLOOR), (room < LEVERAGE_FLOOR).any(1)
         return _matrix_removal(self.leverage_block, self.curvature, start)
 
 
 def _times(matrix: Tensor, vector: Tensor) -> Tensor:
-    """Products of blocks, (c,) or (c, r, r), and vectors, (c, r or q)."""
-    return matrix.unsqueeze(1) * vector if matrix.ndim == 1 else (matrix @ vector.unsqueeze(2)).squeeze(2)
+    """Products of blocks, (c, k) or (c, r, r), and vectors, (c, r or q)."""
+    return matrix * vector if matrix.ndim == 2 else (matrix @ vector.unsqueeze(2)).squeeze(2)
 
 
 def _matrix_removal(a: Tensor, w: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
@@ -144,17 +184,18 @@ def _matrix_removal(a: Tensor, w: Tensor, start: Tensor) -> tuple[Tensor, Tensor
 
 
 def loss(records: Records) -> Tensor:
-    """ℓ(z, y): how badly the record fits. Nats for classification, squared target units for regression."""
+    """ℓ(z, y): how badly the record fits. Nats for classification, squared target units for regression.
+    Smoothed labels are in it, sample and class weights are not."""
     return records.head.loss(records.outputs, records.targets)
 
 
 def gradient_norm(records: Records) -> Tensor:
-    """‖∇_θ ℓ‖ = ‖g‖·‖x̃‖: length of the record's gradient in the last layer's parameters."""
+    """‖∇_θ ℓ‖ = ‖g‖·‖x̃‖: length of the record's gradient in the last layer's parameters, without weights."""
     return output_gradient_norm(records) * records.design.square().sum(1).sqrt()
 
 
 def output_gradient_norm(records: Records) -> Tensor:
-    """‖g‖: length of the record's gradient in the outputs."""
+    """‖g‖: length of the record's gradient in the outputs, without weights."""
     return records.head.gradient(records.outputs, records.targets).square().sum(1).sqrt()
 
 
@@ -164,31 +205,33 @@ def entropy(records: Records) -> Tensor:
 
 
 def leverage(records: Records) -> Tensor:
-    """h = WA (squared error: x̃ᵀ(X̃ᵀX̃ + Λ/2)⁻¹x̃; logistic: w x̃ᵀH⁻¹x̃), tr(WA) for softmax: how much of its own fit
-    the record decides. 0 … 1; 0 … m−1 for softmax."""
+    """h = W'A (squared error: x̃ᵀ(X̃ᵀX̃ + Λ/2)⁻¹x̃; logistic: σ(z)σ(−z) x̃ᵀH⁻¹x̃), tr(W'A) for softmax, the sum over
+    labels: how much of its own fit the record decides. 0 … 1; 0 … m−1 for softmax; 0 … m for m labels."""
     return records.leverage
 
 
 def influence(records: Records) -> Tensor:
-    """IF = gᵀAg: the loss gap without the record, to first order (squared error: 2e²h; logistic: (y−p)²h/w)."""
-    return (records.gradient * records.first_order_shift).sum(1).clamp(min=0.0)  # A is semi-definite up to rounding
+    """IF = gᵀAg': the loss gap without the record, to first order (squared error: 2e²h; logistic: (y−p)²h/w)."""
+    gap = (records.gradient * records.first_order_shift).sum(1)
+    return gap.clamp(min=0.0) if records.trained is None else gap  # A is semi-definite up to rounding, and g' ∝ g
 
 
 def newton(records: Records) -> Tensor:
-    """NS = gᵀA(I − WA)⁻¹g: the loss, linearised, after a Newton step without the record (squared error: 2e²h/(1−h)).
-    With the full step g is the gradient after a Newton step with the record."""
-    gradient = records.present[1]
-    gap, first_order = (
-        (gradient * shift).sum(1) for shift in (records.removal[0], _times(records.leverage_block, gradient))
-    )
-    return torch.maximum(gap, first_order.clamp(min=0.0))  # semi-definite forms, up to rounding
+    """NS = gᵀA(I − W'A)⁻¹g': the loss, linearised, after a Newton step without the record (squared error: 2e²h/(1−h)).
+    With the full step g and g' are those after a Newton step with the record."""
+    gap = (records.present.gradient * records.removal[0]).sum(1)
+    if records.trained is not None:
+        return gap
+    # for g' ∝ g both are semi-definite forms: rounding must not make them negative, or the second smaller
+    first_order = (records.present.gradient * _times(records.leverage_block, records.present.pull)).sum(1)
+    return torch.maximum(gap, first_order.clamp(min=0.0))
 
 
 def leave_one_out(records: Records) -> Tensor:
-    """ℓ(z + d, y) − ℓ(z, y), d = A(I − WA)⁻¹g: the loss at the leave-one-out outputs minus the training loss.
-    Exact for squared error, e²/(1−h)² − e²; one Newton step otherwise. With the full step z and g are those after a
+    """ℓ(z + d, y) − ℓ(z, y), d = A(I − W'A)⁻¹g': the loss at the leave-one-out outputs minus the training loss.
+    Exact for squared error, e²/(1−h)² − e²; one Newton step otherwise. With the full step z and g' are those after a
     Newton step with the record: for squared error the gap between two converged heads, wherever this one stopped."""
-    return records.head.loss_change(records.present[0], records.targets, records.head.expand(records.removal[0]))
+    return records.head.loss_change(records.present.outputs, records.targets, records.head.expand(records.removal[0]))
 
 
 def mean_trace(records: Records) -> Tensor:
@@ -291,7 +334,7 @@ def score_with_diagnostics(
             for name, column in columns.items():
                 column[rows] = SCORES[name].compute(records)
             if curvature:
-                influence_sum += float(influence(records).sum())
+                influence_sum += float((records.pull * records.first_order_shift).sum())
                 flagged += (records.removal[1].nonzero().flatten() + rows.start).tolist()
             advance(rows.stop - rows.start)
     frame = pd.DataFrame({name: column.numpy() for name, column in columns.items()})
@@ -373,8 +416,17 @@ def _chunks(
     """All records in order, a chunk at a time, with their leverage blocks where there is a curvature."""
 
     def records(rows: slice, design: Tensor, block: Tensor | None = None, leftover: Tensor | None = None) -> Records:
-        trace = None if losses is None else losses[:, rows].T
-        return Records(layer.kind, design, layer.outputs[rows], layer.targets[rows], block, leftover, trace)
+        return Records(
+            head=layer.kind,
+            design=design,
+            outputs=layer.outputs[rows],
+            targets=layer.targets[rows],
+            block=block,
+            leftover=leftover,
+            trace=None if losses is None else losses[:, rows].T,
+            trained=None if layer.trained is layer.kind else layer.trained,
+            weights=None if layer.weights is None else layer.weights[rows],
+        )
 
     if curvature is None:
         for rows in layer.chunks(_PLAIN_CHUNK):

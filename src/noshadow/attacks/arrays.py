@@ -6,6 +6,7 @@ and ``membership[k, i]`` whether it was trained on it. Messages call a record a 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from noshadow.errors import InputError, name_rows
+from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.layer import as_floats, as_tensor
 
 Floats = npt.NDArray[np.float64]
@@ -51,7 +52,7 @@ def require_finite(values: Tensor, name: str) -> None:
 
 
 def as_membership(membership: Any, n_models: int, n_records: int) -> Tensor:
-    """The 0/1 matrix (K, N) as booleans; every record is in some models and out of some, K ≥ 4."""
+    """The 0/1 matrix (K, N) as booleans, K ≥ 4."""
     raw = as_tensor(membership, "membership")
     if tuple(raw.shape) != (n_models, n_records):
         raise InputError(
@@ -61,24 +62,39 @@ def as_membership(membership: Any, n_models: int, n_records: int) -> Tensor:
         raise InputError("membership: expected booleans or 0 and 1")
     if n_models < MIN_MODELS:
         raise InputError(f"membership: {n_models} models; an attack needs at least {MIN_MODELS}, better 64 or more")
-    inside = raw.to(torch.bool, copy=True)  # the result keeps it, whatever becomes of the caller's array
-    require_members(inside, at_least=1, at_most=n_models - 1, remedy="leave those records out or train more models")
-    return inside
+    return raw.to(torch.bool, copy=True)  # the result keeps it, whatever becomes of the caller's array
 
 
-def require_members(inside: Tensor, at_least: int, at_most: int, remedy: str) -> None:
-    """Every record is a member of ``at_least`` … ``at_most`` of the K models."""
-    counts = models_in(inside)
-    for bad, what in ((counts < at_least, "few"), (counts > at_most, "many")):
-        rows = bad.nonzero().flatten().tolist()
-        if rows:
-            n_models, n_in = inside.shape[0], int(counts[rows[0]])
-            number = {0: "no model", n_models: "all models"}.get(n_in, f"{n_in} of {n_models} models")
-            raise InputError(
-                f"membership: too {what} models have it: member of {number} in {name_rows(rows)} "
-                "(counted from 0); "
-                f"each record must be a member of at least {at_least} and at most {at_most} models; {remedy}"
-            )
+def attackable(inside: Tensor, fewest_in: int = 1, fewest_out: int = 1, remedy: str = "train more models") -> Tensor:
+    """Which records enough models have and enough have not, (N,); the others are named in a warning.
+
+    An attack knows nothing of a record that too few models have or lack. It leaves such records undecided (see
+    ``result.undecided_elsewhere``) instead of refusing all the others. Where none is left it raises.
+    """
+    n_models, counts = inside.shape[0], models_in(inside)
+    known = (counts >= fewest_in) & (counts <= n_models - fewest_out)
+    rows = (~known).nonzero().flatten().tolist()
+    if rows:
+        n_in = int(counts[rows[0]])
+        number = {0: "no model", n_models: "all models"}.get(n_in, f"{n_in} of {n_models} models")
+        message = (
+            f"membership: member of {number} in {name_rows(rows)} (counted from 0); the attack needs at least "
+            f"{fewest_in} models with a record and {fewest_out} without; {remedy}"
+        )
+        if len(rows) == len(counts):
+            raise InputError(message)
+        one = "it is" if len(rows) == 1 else "they are"
+        warnings.warn(f"{message}; {one} counted as undecided, success rate 0.5", NoshadowWarning, stacklevel=4)
+    return known
+
+
+def require_variety(values: Tensor, name: str, what: str) -> None:
+    """An error where a statistic is one and the same number for all models and records: nothing is told apart by it."""
+    if bool((values == values.flatten()[0]).all()):
+        raise InputError(
+            f"{name}: {what} is the same for all models and records, {float(values.flatten()[0]):g}; "
+            "they are constant, or too small or too large for it to differ in floating point"
+        )
 
 
 def models_in(inside: Tensor) -> Tensor:
@@ -86,10 +102,11 @@ def models_in(inside: Tensor) -> Tensor:
     return torch.from_numpy(to_numpy(inside).sum(0)).to(inside.device)
 
 
-def require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """A named option, or an error that lists the names."""
+def require_choice(name: str, value: str, choices: tuple[str, ...], which: str = "") -> None:
+    """A named option, or an error that lists the names and says ``which`` they are."""
     if value not in choices:
-        raise InputError(f"{name}: {value!r} is not one of {', '.join(map(repr, choices))}")
+        names = ", ".join(map(repr, choices))
+        raise InputError(f"{name}: {value!r} is not one of {names}" + (f", {which}" if which else ""))
 
 
 @contextmanager

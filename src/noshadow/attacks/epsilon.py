@@ -17,9 +17,8 @@ or scores being independent.
   fail together with probability at most α. The median over targets at level α/2 is a bound at level α.
 
 Splits that fix the number of members make the bits slightly negatively dependent, which thins the tails.
-Splits that also fix in how many models a record is, as those of ``noshadow.shadow`` do in blocks of 16, let the other
-rows determine the target's. The argument above does not cover that; LiRA makes next to no use of it (on 400 null
-studies of 32 such models a single target's bound was above 0 in 1.5 %, the median over targets in none).
+Splits that also fix in how many models a record is let the other rows determine the target's: the argument above does
+not cover them. Those of ``noshadow.shadow`` are drawn independently of each other.
 Where a target has a share π ≠ ½ of the records, always guessing the larger side is right more often than not:
 the odds max(π, 1−π)/min(π, 1−π) are divided out of the odds of a right guess before ε is claimed.
 """

@@ -11,7 +11,11 @@ All K targets in one pass. A side of n models has mean μ and sum of squares S a
 side at d = φ − μ, leaving it out gives n − 1 models with
     φ − mean = d n/(n − 1),        sum of squares = S − d² n/(n − 1),
 and for the models on the other side nothing changes. So each (model, record) pair needs its own side
-downdated and the other side as it is: a dozen vectorised lines, and nothing is fitted K times.
+downdated and the other side as it is: a dozen vectorised lines, and nothing is fitted K times. For the decisions,
+which leave a counterpart out as well, the other side is the counterpart's own side without it: already there.
+
+Everything is computed in units of the record's range (of the largest range, where records share a variance), so that
+signals of any size can be squared.
 """
 
 from __future__ import annotations
@@ -27,21 +31,22 @@ from torch.special import log_ndtr
 from noshadow.attacks.arrays import (
     as_membership,
     as_models_by_records,
+    attackable,
     column_chunks,
     one_thread,
     require_choice,
-    require_members,
 )
-from noshadow.attacks.moments import Side, centred, sides
-from noshadow.attacks.result import AttackResult, calibrate, conclude
+from noshadow.attacks.counterpart import counterparts
+from noshadow.attacks.moments import Side, centred, sides, units
+from noshadow.attacks.result import AttackResult, conclude, undecided_elsewhere
 from noshadow.errors import InputError, NoshadowWarning, name_rows
 
 Variant = Literal["online", "offline", "offline_two_sided"]
 Variance = Literal["per_sample", "fixed", "auto"]
 Center = Literal["mean", "median"]
-Members = Literal["higher", "lower"]
+Members = Literal["higher", "lower", "either"]
 
-MANY_MODELS = 64  # from here on "auto" trusts a variance per record
+MANY_MODELS = 24  # from here on "auto" trusts a variance per record: measured, on logits and on losses alike
 DOMINATED = 1e-4  # a leave-one-out sum of squares below this fraction of the whole is summed anew
 FLOOR = 1e-12  # smallest variance of a side, as a fraction of the spread of both sides' references
 
@@ -51,7 +56,7 @@ def lira(
     signal: Any,
     membership: Any,
     variant: Variant = "online",
-    variance: Variance = "per_sample",
+    variance: Variance = "auto",
     center: Center = "mean",
     *,
     members: Members = "higher",
@@ -65,9 +70,10 @@ def lira(
     variance    "per_sample": population variance of a record's references on a side (3 models a side or more)
                 "fixed":      one variance a side, pooled over the records, each about its own mean:
                               Σᵢ Sᵢ / Σᵢ (nᵢ − 1) (2 models a side or more)
-                "auto":       per_sample from 64 models on, fixed below
+                "auto":       per_sample from 24 models on, fixed below
     center      "mean" or "median" as μ; the variance is about the mean in both
-    members     whether members' signals are "higher" (logits) or "lower" (losses); only for "offline"
+    members     whether members' signals are "higher" (logits), "lower" (losses) or "either" (signed residuals).
+                "offline" needs one of the first two; with "either" the tiebreak is |d̂′|
     constant    records whose signal never varies: "raise", or "tie" to score them on the threshold (0 online)
 
     Online scores decide at 0; offline ones where the other models' balanced accuracy is best.
@@ -77,26 +83,37 @@ def lira(
     require_choice("variant", variant, ("online", "offline", "offline_two_sided"))
     require_choice("variance", variance, ("per_sample", "fixed", "auto"))
     require_choice("center", center, ("mean", "median"))
-    require_choice("members", members, ("higher", "lower"))
+    require_choice("members", members, ("higher", "lower", "either"))
     require_choice("constant", constant, ("raise", "tie"))
+    if variant == "offline" and members == "either":
+        raise InputError(
+            "variant: 'offline' tests one direction; signals of members that move either way need "
+            "'online' or 'offline_two_sided'"
+        )
     x = as_models_by_records(signal, "signal", extra=True)
     n_models, n_records = x.shape[:2]
     inside = as_membership(membership, n_models, n_records).to(x.device)
-    per_sample = variance == "per_sample" or (variance == "auto" and n_models >= MANY_MODELS)
-    _require_references(inside, 2 if per_sample else 1, both=variant == "online")
+    rule = variance if variance != "auto" else "per_sample" if n_models >= MANY_MODELS else "fixed"
+    known = _enough_references(inside, 3 if rule == "per_sample" else 2, online=variant == "online")
     queries = x.unbind(2) if x.ndim == 3 else (x,)
-    still = _constant_records(queries, constant)
-    scores = torch.zeros((n_models, n_records), dtype=torch.float64, device=x.device)
+    known &= _varying(queries, constant)
+    if not bool(known.all()):
+        some: Any = {"variance": rule, "members": members, "constant": constant}
+        return undecided_elsewhere(lira(x[:, known], inside[:, known], variant, center=center, **some), known, inside)
+    scores = torch.zeros((2, n_models, n_records), dtype=torch.float64, device=x.device)
     for query in queries:
-        pooled = None if per_sample else _pooled_variances(query, inside)
+        unit = units(query)
+        unit = unit if rule == "per_sample" else unit.max().expand(n_records)
+        pooled = None if rule == "per_sample" else _pooled_variances(query, unit, inside)
         for columns in column_chunks(n_records, n_models):
-            part = centred(query, columns)
-            scores[:, columns] += _scores(part, inside[:, columns], variant, center, members, pooled)
-    varies = torch.ones(n_records, dtype=torch.bool, device=x.device).index_fill_(0, still, False)
-    cut = scores.new_zeros(n_models) if variant == "online" else calibrate(scores[:, varies], inside[:, varies])
-    scores[:, still] = cut.unsqueeze(1)
-    statistic = x if x.ndim == 2 else x.to(torch.float64).mean(2)
-    result = conclude(f"lira {variant}", scores, inside, statistic, cut)
+            part = centred(query, unit, columns)
+            scores[:, :, columns] += _scores(part, inside[:, columns], variant, center, members, pooled)
+            if variant == "offline_two_sided":
+                scores[:, :, columns] += unit[columns].log()  # a density is per unit
+    statistic = x if x.ndim == 2 else (x.to(torch.float64) / x.shape[2]).sum(2)
+    cut = scores.new_zeros(n_models) if variant == "online" else None
+    attack = f"lira {variant}, variance {rule}"
+    result = conclude(attack, inside, statistic, scores[0], scores[1], thresholds=cut, signed=members == "either")
     if variant == "offline":
         _warn_direction(result, members)
     return result
@@ -164,8 +181,8 @@ def medians(x: Tensor, side: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(odd, middle, (below + middle) / 2.0), torch.where(odd, of_odd, of_even)
 
 
-def _fits(x: Tensor, member: Tensor, center: str, pooled: Tensor | None) -> tuple[Fit, Fit]:
-    """Each pair's own side without the model, and its other side; x, member (K, c), pooled (2, K)."""
+def _fits(x: Tensor, member: Tensor, center: str) -> tuple[Fit, Fit, Fit]:
+    """Each pair's own side without the model, its other side, and that without the counterpart; x, member (K, c)."""
     weight = member.to(torch.float64)
     inside, outside, deviation = sides(x, weight)
     if center == "median":
@@ -175,25 +192,46 @@ def _fits(x: Tensor, member: Tensor, center: str, pooled: Tensor | None) -> tupl
     else:
         own_residual = deviation * _grown(inside, outside, weight)
         other_residual = x - torch.lerp(inside.mean, outside.mean, weight)
-    if pooled is None:
-        left = torch.lerp(outside.n - 1.0, inside.n - 1.0, weight).clamp_min_(1.0)
-        own_variance = leave_one_out_scatter(x, weight, deviation, inside, outside) / left
-        other_variance = torch.lerp(inside.variance, outside.variance, weight)
-    else:
-        of_out, of_in = pooled.unsqueeze(2)
-        own_variance, other_variance = torch.lerp(of_out, of_in, weight), torch.lerp(of_in, of_out, weight)
-    # the floor is a fraction of the references' spread; where they never vary, a common variance makes a tie
-    spread = (other_residual - own_residual).square_().add_(own_variance).add_(other_variance)
-    floor = spread.mul(FLOOR).add_(spread == 0)
+    left = torch.lerp(outside.n - 1.0, inside.n - 1.0, weight).clamp_min_(1.0)
+    own_variance = leave_one_out_scatter(x, weight, deviation, inside, outside) / left
+    other_variance = torch.lerp(inside.variance, outside.variance, weight)
+    beside = counterparts(member)
+    fair_residual = x - (x - own_residual).gather(0, beside)
     return (
-        Fit(own_residual, torch.maximum(own_variance, floor)),
-        Fit(other_residual, torch.maximum(other_variance, floor)),
+        Fit(own_residual, own_variance),
+        Fit(other_residual, other_variance),
+        Fit(fair_residual, own_variance.gather(0, beside)),
     )
 
 
 def _scores(x: Tensor, member: Tensor, variant: str, center: str, members: str, pooled: Tensor | None) -> Tensor:
-    """Scores (K, c) of some records."""
-    own, other = _fits(x, member, center, pooled)
+    """Scores (2, K, c) of some records, with all the other models and without the counterparts; pooled (2, 2, K)."""
+    own, *others = _fits(x, member, center)
+    weight = member.to(torch.float64)
+    found = []
+    for way, other in enumerate(others):
+        fits = own, other
+        if pooled is not None:
+            of_out, of_in = pooled[way].unsqueeze(2)
+            fits = (
+                Fit(own.residual, torch.lerp(of_out, of_in, weight)),
+                Fit(other.residual, torch.lerp(of_in, of_out, weight)),
+            )
+        found.append(_score(*_floored(*fits), member, variant, members))
+    return torch.stack(found)
+
+
+def _floored(own: Fit, other: Fit) -> tuple[Fit, Fit]:
+    """Variances of at least a fraction of the references' spread; where they never vary, a common one makes a tie."""
+    spread = (other.residual - own.residual).square_().add_(own.variance).add_(other.variance)
+    floor = spread.mul(FLOOR).add_(spread == 0)
+    return (
+        Fit(own.residual, torch.maximum(own.variance, floor)),
+        Fit(other.residual, torch.maximum(other.variance, floor)),
+    )
+
+
+def _score(own: Fit, other: Fit, member: Tensor, variant: str, members: str) -> Tensor:
     if variant == "online":
         in_minus_out = other.nll().sub_(own.nll())  # for members the own side is "in"
         return in_minus_out.mul_(member.to(torch.float64).mul_(2.0).sub_(1.0))
@@ -205,41 +243,46 @@ def _scores(x: Tensor, member: Tensor, variant: str, center: str, members: str, 
     return score
 
 
-def _pooled_variances(x: Tensor, inside: Tensor) -> Tensor:
-    """Σᵢ Sᵢ / Σᵢ (nᵢ − 1) over the records without each target, (2, K): out-models, in-models."""
+def _pooled_variances(x: Tensor, unit: Tensor, inside: Tensor) -> Tensor:
+    """Σᵢ Sᵢ / Σᵢ (nᵢ − 1) over the records without each target, out-models and in-models, (2, 2, K).
+
+    First with all the other models, then without the counterparts.
+    """
     n_models, n_records = x.shape
-    scatter = torch.zeros((2, n_models), dtype=torch.float64, device=x.device)
+    scatter = torch.zeros((2, 2, n_models), dtype=torch.float64, device=x.device)
     freedom = torch.zeros_like(scatter)
     for columns in column_chunks(n_records, n_models):
-        part = centred(x, columns)
-        weight = inside[:, columns].to(torch.float64)
+        part, member = centred(x, unit, columns), inside[:, columns]
+        weight = member.to(torch.float64)
         of_in, of_out, deviation = sides(part, weight)
         rest = leave_one_out_scatter(part, weight, deviation, of_in, of_out)
+        rest_beside = rest.gather(0, counterparts(member))
         for side, (rows, on) in enumerate(((of_out, 1.0 - weight), (of_in, weight))):
-            scatter[side] += torch.lerp(rows.scatter, rest, on).sum(1)
-            freedom[side] += (rows.n - 1.0 - on).clamp_min_(0.0).sum(1)
+            for way, other in enumerate((rows.scatter, rest_beside)):
+                scatter[way, side] += torch.lerp(other.expand_as(rest), rest, on).sum(1)
+                freedom[way, side] += (rows.n - 1.0 - (on if way == 0 else 1.0)).clamp_min(0.0).expand_as(on).sum(1)
     return scatter / freedom.clamp_min_(1.0)
 
 
-def _require_references(inside: Tensor, references: int, both: bool) -> None:
-    """``references`` models must remain on the out-side, or on both, when one is left out."""
-    remedy = "train more models" + ("" if references == 1 else ", or use variance='fixed', which needs one less")
-    fewest_in = references + 1 if both else 1
-    require_members(inside, fewest_in, inside.shape[0] - references - 1, remedy)
+def _enough_references(inside: Tensor, fewest: int, online: bool) -> Tensor:
+    """Records of which one model or two remain on the out-side, or on both, when one is left out."""
+    remedy = "train more models" + ("" if fewest == 2 else ", or use variance='fixed', which needs one less")
+    return attackable(inside, fewest if online else 1, fewest, remedy)
 
 
-def _constant_records(queries: tuple[Tensor, ...], constant: str) -> Tensor:
-    """Indices of the records whose signal never varies, if that is allowed."""
+def _varying(queries: tuple[Tensor, ...], constant: str) -> Tensor:
+    """Which records' signals vary, (N,); constant ones are an error, unless they may tie and are not all there is."""
     still = torch.stack([query[0] == query[1] for query in queries]).all(0).nonzero().flatten()
     for query in queries:
         still = still[(query[:, still] == query[0, still]).all(0)]
-    if len(still) and (constant == "raise" or len(still) == queries[0].shape[1]):
+    n_records = queries[0].shape[1]
+    if len(still) and (constant == "raise" or len(still) == n_records):
         raise InputError(
             f"signal: constant over all models in {name_rows(still.tolist())} (counted from 0): "
             "nothing can be inferred there; leave those records out, or pass constant='tie' to count them "
             "as undecided"
         )
-    return still
+    return torch.ones(n_records, dtype=torch.bool, device=still.device).index_fill_(0, still, False)
 
 
 def _warn_direction(result: AttackResult, members: str) -> None:

@@ -27,12 +27,26 @@ class Side(NamedTuple):
         return self.scatter / self.n
 
 
-def centred(values: Tensor, columns: slice) -> Tensor:
-    """Some records' values in float64 less those of the first model, (K, c).
+def units(values: Tensor) -> Tensor:
+    """A power of two about as large as each record's range over the models, (N,): 1 for a constant.
+
+    Deviations in these units can be squared whatever their size, and a power of two rounds nothing.
+    """
+    n_models, n_records = values.shape
+    unit = torch.empty(n_records, dtype=torch.float64, device=values.device)
+    for columns in column_chunks(n_records, n_models):
+        part = values[:, columns].to(torch.float64)
+        half = part.amax(0) / 2.0 - part.amin(0) / 2.0  # the range itself may overflow
+        unit[columns] = torch.exp2(torch.frexp(half).exponent.clamp(-1000, 1000).to(torch.float64))
+    return unit
+
+
+def centred(values: Tensor, unit: Tensor, columns: slice) -> Tensor:
+    """Some records' values in float64 and in their units (N,) less those of the first model, (K, c).
 
     A large common offset is gone before anything is summed, and a constant is exactly 0.
     """
-    part = values[:, columns].to(torch.float64)
+    part = values[:, columns].to(torch.float64) / unit[columns]
     return part - part[0]
 
 
@@ -74,7 +88,8 @@ def separations(statistic: Tensor, inside: Tensor) -> tuple[Floats, Floats]:
     """d̂′ and its standard error for every record, (N,) each; statistic (K, N), inside (K, N) booleans."""
     n_models, n_records = statistic.shape
     result = torch.empty((2, n_records), dtype=torch.float64, device=statistic.device)
+    unit = units(statistic)
     for columns in column_chunks(n_records, n_models):
-        of_members, of_others, _ = sides(centred(statistic, columns), inside[:, columns].to(torch.float64))
+        of_members, of_others, _ = sides(centred(statistic, unit, columns), inside[:, columns].to(torch.float64))
         result[0, columns], result[1, columns] = separation(of_members, of_others)
     return to_numpy(result[0]), to_numpy(result[1])

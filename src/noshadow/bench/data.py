@@ -20,8 +20,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from noshadow.bench.download import DownloadError, check_digest, download
-from noshadow.errors import InputError
+from noshadow.errors import FileError, InputError
 from noshadow.files import atomic_path
+from noshadow.npz import read_npz
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -31,7 +32,7 @@ class File:
     """A file that holds a data set, or a part of it.
 
     records  how many training records are in it
-    digest   ``algorithm:hexadecimal`` of the file as its publisher gives it; "": none is known
+    digest   SHA-256 of the file as its publisher gives it; "": any file that can be read will do
     """
 
     name: str
@@ -47,8 +48,10 @@ class DataSet:
     title: str
     files: tuple[File, ...]
     url: str
+    size: int
+    """Most bytes that ``url`` may give."""
     rows: str
-    """The array with a row a training record."""
+    """The array with a row per training record."""
 
 
 def load_arrays(name: str, folder: Path | None, cache: Path, at_least: int = 1, progress: bool | None = None) -> Arrays:
@@ -71,19 +74,19 @@ def load_arrays(name: str, folder: Path | None, cache: Path, at_least: int = 1, 
                 return _read_local(data, file, place / file.name, at_least)
     (cache / "data").mkdir(parents=True, exist_ok=True)
     try:
-        with atomic_path(cache / "data" / whole.name) as temporary:
-            download(data.url, temporary, data.title, progress)
+        with atomic_path(cache / "data" / whole.name, private=False) as temporary:
+            download(data.url, temporary, data.title, data.size, progress)
             check_digest(temporary, whole.digest, data.url)
             return _read(data, whole, temporary, at_least, data.url)
     except DownloadError as error:
-        raise InputError(_missing(data, enough, at_least, folder, cache, str(error))) from None
+        raise FileError(_missing(data, enough, at_least, folder, cache, str(error))) from None
 
 
 def _read_local(data: DataSet, file: File, path: Path, at_least: int) -> Arrays:
     try:
         check_digest(path, file.digest, str(path))
     except DownloadError as error:
-        raise InputError(f"data: {error}; delete the file, or put a whole one in its place") from None
+        raise FileError(f"data: {error}; delete the file, or put a whole one in its place") from None
     return _read(data, file, path, at_least, str(path))
 
 
@@ -94,7 +97,7 @@ def _read(data: DataSet, file: File, path: Path, at_least: int, shown: str) -> A
         if data.rows not in arrays:
             raise ValueError(f"it holds {', '.join(arrays)} but no {data.rows}")
     except (OSError, EOFError, KeyError, ValueError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(f"data: {shown} cannot be read as {data.title}: {error}") from None
+        raise FileError(f"data: {shown} cannot be read as {data.title}: {error}") from None
     records = len(arrays[data.rows])
     if records < at_least:
         raise InputError(f"pool: {at_least:,} records are asked for, {shown} has {records:,}")
@@ -111,11 +114,6 @@ def _missing(
         f"({problem}). Put {names} into the folder named with --data or NOSHADOW_DATA ({looked}), "
         f"or into {cache / 'data'}; {files[-1].name} is what {data.url} gives"
     )
-
-
-def _npz(path: Path) -> Arrays:
-    with np.load(path, allow_pickle=False) as file:
-        return {key: file[key] for key in file.files}
 
 
 def _california_archive(path: Path) -> Arrays:
@@ -151,7 +149,7 @@ ENERGY_RANGES = {
 
 
 def _energy(path: Path) -> Arrays:
-    """Eight properties of a building and its heating load. No digest is published: shape and ranges are checked."""
+    """Eight properties of a building and its heating load; known by shape and ranges: it goes about in many forms."""
     frame = pd.read_csv(path)
     if list(frame.columns) != list(ENERGY_RANGES) or len(frame) != 768:
         raise ValueError(f"expected 768 rows of {', '.join(ENERGY_RANGES)}")
@@ -177,8 +175,8 @@ def _cifar_archive(path: Path, train: Sequence[str], test: str, labels: int) -> 
 
 
 def _bloodmnist(path: Path) -> Arrays:
-    with np.load(path, allow_pickle=False) as file:
-        return {"x": file["train_images"], "y": file["train_labels"].reshape(-1)}
+    arrays = read_npz(path, ("train_images", "train_labels"))
+    return {"x": arrays["train_images"], "y": arrays["train_labels"].reshape(-1)}
 
 
 def _sentences(source: Path | IO[bytes], compression: Any = None) -> Arrays:
@@ -202,27 +200,38 @@ DATA_SETS = {
     "california_housing": DataSet(
         title="California Housing",
         files=(
-            File("california_housing.npz", 20_640, _npz),
+            File("california_housing.npz", 20_640, read_npz),
             File(
                 "cal_housing.tgz",
                 20_640,
                 _california_archive,
-                "sha256:aaa5c9a6afe2225cc2aed2723682ae403280c4a3695a2ddda4ffb5d8215ea681",  # scikit-learn's
+                "aaa5c9a6afe2225cc2aed2723682ae403280c4a3695a2ddda4ffb5d8215ea681",  # scikit-learn's
             ),
         ),
         url="https://ndownloader.figshare.com/files/5976036",
+        size=2**20,
         rows="y",
     ),
     "energy_efficiency": DataSet(
         title="UCI Energy Efficiency",
-        files=(File("energy_efficiency.csv", 768, _energy),),
+        files=(
+            File("energy_efficiency.csv", 768, _energy),
+            File(
+                "energy_efficiency_uci.csv",
+                768,
+                _energy,
+                # of the numbers of any copy with two decimals, X6 and X8 whole: so UCI writes them
+                "db44dbe453acd464b5cf65be2fb01a28aa9c5b2630300e65fbe28cde35f5d96f",
+            ),
+        ),
         url="https://archive.ics.uci.edu/static/public/242/data.csv",
+        size=39_946,
         rows="y",
     ),
     "cifar10": DataSet(
         title="CIFAR-10",
         files=(
-            File("cifar10_10k.npz", 10_000, _npz),
+            File("cifar10_10k.npz", 10_000, read_npz),
             File(
                 "cifar-10-binary.tar.gz",
                 50_000,
@@ -232,16 +241,17 @@ DATA_SETS = {
                     test="cifar-10-batches-bin/test_batch.bin",
                     labels=1,
                 ),
-                "md5:c32a1d4ab5d03f1284b67883e8d87530",
+                "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",  # TensorFlow Datasets'
             ),
         ),
         url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+        size=170_052_171,
         rows="y_train",
     ),
     "cifar100": DataSet(
         title="CIFAR-100",
         files=(
-            File("cifar100_10k.npz", 10_000, _npz),
+            File("cifar100_10k.npz", 10_000, read_npz),
             File(
                 "cifar-100-binary.tar.gz",
                 50_000,
@@ -251,28 +261,41 @@ DATA_SETS = {
                     test="cifar-100-binary/test.bin",
                     labels=2,
                 ),
-                "md5:03b5dce01913d631647c71ecec9e9cb8",
+                "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",  # likewise
             ),
         ),
         url="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+        size=168_513_733,
         rows="y_train",
     ),
     "bloodmnist": DataSet(
         title="BloodMNIST",
         files=(
-            File("bloodmnist_train.npz", 11_959, _npz),
-            File("bloodmnist.npz", 11_959, _bloodmnist, "md5:7053d0359d879ad8a5505303e11de1dc"),
+            File("bloodmnist_train.npz", 11_959, read_npz),
+            File(
+                "bloodmnist.npz",
+                11_959,
+                _bloodmnist,
+                "062023e186f537e26b3c21ea3b2614ddfc475e8a14825dfd20663bbb7e37bddc",  # its publisher gives an MD5 only
+            ),
         ),
         url="https://zenodo.org/records/10519652/files/bloodmnist.npz",
+        size=2**26,
         rows="y",
     ),
     "sst2": DataSet(
         title="SST-2",
         files=(
             File("sst2_train.tsv.gz", 67_349, partial(_sentences, compression="gzip")),
-            File("SST-2.zip", 67_349, _sst2_archive, "md5:9f81648d4199384278b86e315dac217c"),
+            File(
+                "SST-2.zip",
+                67_349,
+                _sst2_archive,
+                "d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa",  # Hugging Face Datasets'
+            ),
         ),
         url="https://dl.fbaipublicfiles.com/glue/data/SST-2.zip",
+        size=7_439_277,
         rows="label",
     ),
 }

@@ -296,7 +296,7 @@ def _write(figure: Figure, path: Path, dpi: int = 150) -> list[Path]:
     written = []
     for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
         target = path.parent / f"{path.name}.{kind}"
-        with atomic_path(target) as temporary:
+        with atomic_path(target, private=False) as temporary:
             figure.savefig(temporary, format=kind, dpi=dpi, metadata=metadata)
         written.append(target)
     return written

@@ -2,41 +2,36 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
-from noshadow.files import write_bytes
+from noshadow._version import __version__
+from noshadow.artefact import Arrays, UnusableArtefact, read_artefact, write_artefact
+from noshadow.files import private_folder
 
-Kept = tuple[dict[str, NDArray[Any]], dict[str, Any]]
+RESULTS = 1
+"""Raised when a result of the same name and options means something else than before."""
+
+Kept = tuple[Arrays, Any]
 
 
 def keep(path: Path, arrays: Mapping[str, NDArray[Any]], facts: Any, identity: Any) -> None:
-    """Write arrays and facts; ``identity`` says what they are of."""
-    about = {"identity": _text(identity), "facts": _text(facts)}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, about))
+    """Write arrays and facts; ``identity`` says what they are of: study, method, options."""
+    private_folder(path.parent)
+    write_artefact(path, arrays, _versioned(identity), facts)
 
 
 def kept(path: Path, identity: Any) -> Kept | None:
     """What was kept, or None where there is nothing, a damaged file, or something else."""
-    if not path.exists():
-        return None
     try:
-        with safe_open(path, framework="numpy") as file:
-            about = file.metadata()
-            if about["identity"] != _text(identity):
-                return None
-            return {name: file.get_tensor(name) for name in sorted(file.keys())}, json.loads(about["facts"])
-    except (SafetensorError, KeyError, TypeError, ValueError):
+        found = read_artefact(path, _versioned(identity))
+    except (FileNotFoundError, UnusableArtefact):
         return None
+    return found.arrays, found.facts
 
 
-def _text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
+def _versioned(identity: Any) -> dict[str, Any]:
+    return {"of": identity, "results": RESULTS, "noshadow": __version__}

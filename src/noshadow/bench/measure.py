@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -238,6 +238,7 @@ def _number(value: float) -> float | None:
 def _identity(models: Models, name: str) -> dict[str, Any]:
     return {
         "attack": name,
+        "options": asdict(ATTACKS[name]),
         "study": models.shadows.store.fingerprint,
         "models": len(models.shadows.keys),
         "targets": len(models.targets.keys),

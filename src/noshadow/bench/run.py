@@ -18,7 +18,7 @@ from noshadow.bench.full_network import influence_of_targets
 from noshadow.bench.measure import Scored, Truth, compare, find_truths, fit_of_targets, score_targets
 from noshadow.bench.setting import Pool, Scale, Setting, Source
 from noshadow.bench.study import Models, load_models, train_models
-from noshadow.files import write_text
+from noshadow.files import private_folder, write_text
 
 TOP = 10  # records shown in figures and tables
 
@@ -92,8 +92,7 @@ def run_setting(
 
 def save_result(outcome: Outcome, folder: Path) -> Path:
     """Write the result as ``folder/SETTING.json``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{outcome.result['setting']}.json"
+    path = private_folder(folder) / f"{outcome.result['setting']}.json"
     write_text(path, json.dumps(outcome.result, indent=1, ensure_ascii=False) + "\n")
     return path
 

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import load_file, save_file
 from torch import nn
 
 from noshadow.bench import backbones
 from noshadow.bench.data import Arrays, load_arrays
+from noshadow.bench.keep import keep, kept
 from noshadow.errors import InputError
-from noshadow.files import atomic_path
-from noshadow.shadow.fingerprint import array_digest
+from noshadow.shadow.content import array_digest
 
 
 @dataclass(frozen=True)
@@ -36,14 +35,18 @@ class DataSource:
     def image_features(self, images: NDArray[Any]) -> NDArray[np.float32]:
         return self._cached(
             f"{array_digest(images)} {backbones.EFFICIENTNET_PIXELS}",
+            {"pixels": [backbones.EFFICIENTNET_PIXELS, backbones.TRANSFORMER_PIXELS]},
             lambda: backbones.image_features(self._backbone, images, self.progress),
         )
 
     def text_features(self, texts: Sequence[str]) -> NDArray[np.float32]:
         lines = "\n".join(texts)
         shown = json.dumps(list(texts)) if lines.count("\n") >= len(texts) > 0 else lines  # a text of several lines
-        digest = hashlib.sha256(shown.encode()).hexdigest()
-        return self._cached(digest, lambda: backbones.text_features(self._backbone, texts, self.progress))
+        return self._cached(
+            hashlib.sha256(shown.encode()).hexdigest(),
+            {"longest text": backbones.LONGEST_TEXT},
+            lambda: backbones.text_features(self._backbone, texts, self.progress),
+        )
 
     def tokens(self, texts: Sequence[str]) -> NDArray[np.int64]:
         return backbones.tokens(self._backbone, texts)
@@ -57,13 +60,17 @@ class DataSource:
             raise InputError("backbone: this setting needs one")
         return self.backbone
 
-    def _cached(self, digest: str, compute: Callable[[], NDArray[np.float32]]) -> NDArray[np.float32]:
+    def _cached(
+        self, shown: str, options: Mapping[str, Any], compute: Callable[[], NDArray[np.float32]]
+    ) -> NDArray[np.float32]:
         """Frozen features are computed once: kept under the digest of the backbone and of what it was shown."""
-        key = hashlib.sha256(f"{backbones.identity(self._backbone)} {digest}".encode()).hexdigest()[:32]
+        backbone = backbones.identity(self._backbone)
+        key = hashlib.sha256(f"{backbone} {shown}".encode()).hexdigest()[:32]
         path = self.cache / "features" / f"{key}.safetensors"
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            features = compute()
-            with atomic_path(path) as temporary:
-                save_file({"features": features}, temporary)
-        return load_file(path)["features"]
+        identity = {"backbone": backbone, "package": backbones.package_version(backbone), "shown": shown, **options}
+        found = kept(path, identity)
+        if found is None:
+            found = {"features": compute()}, None
+            keep(path, *found, identity)
+        features: NDArray[np.float32] = found[0]["features"]
+        return features

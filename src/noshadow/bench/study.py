@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from noshadow.bench.backbones import identity as identity_of
 from noshadow.bench.setting import Pool, Scale, Setting, Source
 from noshadow.shadow import Study, StudyResult, TorchTrainer, load
-from noshadow.shadow.fingerprint import array_digest
+from noshadow.shadow.content import array_digest
 from noshadow.shadow.record import Record
-from noshadow.shadow.work import Members, Train, TrainsMany
+from noshadow.shadow.work import Members, RerunsOtherwise, Train, TrainsMany
 
 CHECKPOINTS = 4
 
@@ -29,6 +28,8 @@ class Models:
     pool: Pool
     shadows: StudyResult
     targets: StudyResult
+    reruns: StudyResult | None = None
+    """The target models trained a second time, on the same members with other seeds."""
 
 
 def make_pool(setting: Setting, scale: Scale, source: Source, seed: int) -> Pool:
@@ -53,19 +54,20 @@ def train_models(setting: Setting, scale: Scale, source: Source, store: Path, se
             targets=pool.targets,
             head=setting.head,
             n_target_models=targets,
+            reruns=True,
             procedure=_procedure(setting, scale, pool, train),
         )
         results.append(study.run(**engine))
     found = results[1].target_models
     assert found is not None  # a scale has a target or more
-    return Models(pool, results[0], found)
+    return Models(pool, results[0], found, results[1].reruns)
 
 
 def load_models(setting: Setting, scale: Scale, source: Source, store: Path, seed: int) -> Models:
     """The models that are in the store, none trained."""
-    targets = load(store / "targets").target_models
-    assert targets is not None
-    return Models(make_pool(setting, scale, source, seed), load(store / "shadows"), targets)
+    study = load(store / "targets")
+    assert study.target_models is not None  # else there would be nothing to load
+    return Models(make_pool(setting, scale, source, seed), load(store / "shadows"), study.target_models, study.reruns)
 
 
 def make_trainer(setting: Setting, scale: Scale, pool: Pool, source: Source, recording: bool) -> Train:
@@ -110,6 +112,9 @@ class Timed:
     def models_at_once(self, most: int) -> int:
         return self.train.models_at_once(most) if isinstance(self.train, TrainsMany) else 1
 
+    def for_reruns(self) -> Timed:
+        return Timed(self.train.for_reruns() if isinstance(self.train, RerunsOtherwise) else self.train)
+
     def train_many(self, members: Sequence[Members], seeds: Sequence[int]) -> list[dict[str, Any]]:
         start = time.process_time()
         if len(members) > 1 and isinstance(self.train, TrainsMany):
@@ -121,16 +126,21 @@ class Timed:
 
 
 def _procedure(setting: Setting, scale: Scale, pool: Pool, train: Train) -> Any:
-    """What makes two runs the same study: data, architecture, recipe and what is recorded; not the code's wording."""
+    """What makes two runs the same study: data, network, recipe and what is recorded.
+
+    The network is told by what it is, its classes' code included, not by how noshadow's functions build it; and
+    the versions of libraries are in the result, not here.
+    """
     identity: dict[str, Any] = {
         "setting": setting.name,
-        "recipe": setting.recipe_at(scale).fingerprint(),
         "backbone": None if scale.backbone is None else identity_of(scale.backbone),
+    }
+    if isinstance(train, TorchTrainer):
+        found = train.fingerprint()
+        return {**identity, **{name: value for name, value in found.items() if name not in ("model", "libraries")}}
+    return {
+        **identity,
+        "recipe": setting.recipe_at(scale).fingerprint(),
         "inputs": array_digest(pool.inputs),
         "targets": array_digest(pool.targets),
     }
-    if isinstance(train, TorchTrainer):
-        with torch.random.fork_rng():
-            identity["architecture"] = repr(train.model()).splitlines()
-        identity["record"] = None if train.record is None else asdict(train.record)
-    return identity

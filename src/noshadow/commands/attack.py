@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
-import pandas as pd
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from noshadow import shadow
-from noshadow.attacks import AttackResult
-from noshadow.attacks.named import Options, run_attack
-from noshadow.commands.output import explained_errors, print_json
+from noshadow.commands.output import explained_errors, print_json, print_notes
 from noshadow.errors import InputError
-from noshadow.tables import save_table
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from noshadow.attacks import AttackResult
+    from noshadow.shadow import StudyResult
+
+_OPTIONS = {name: f"--{name}" for name in ("attack", "variant", "variance", "folds", "head", "output")}
+_CONTENTS = dict.fromkeys(("store", "outputs", "membership", "targets", "signal"), "STORE")
 RATES = (0.01, 0.001, 0.0001)
 
 
@@ -31,19 +31,25 @@ class AttackName(str, Enum):
 
 
 def attack(
-    store: Annotated[Path, typer.Argument(help="The directory of a shadow study.", exists=True, file_okay=False)],
+    store: Annotated[Path, typer.Argument(metavar="STORE", exists=True, help="The directory of a shadow study.")],
     name: Annotated[AttackName, typer.Option("--attack", "-a", help="The attack.")] = AttackName.lira,
     variant: Annotated[
-        str | None, typer.Option(help="lira: online, offline or offline_two_sided; rmia: online or offline.")
+        str | None,
+        typer.Option(help="lira: online, offline or offline_two_sided; rmia: online or offline. Default: online."),
     ] = None,
-    variance: Annotated[str, typer.Option(help="lira: auto, per_sample or fixed.")] = "auto",
-    signal: Annotated[str | None, typer.Option(help="lira, squared error: loss, log_loss or signed_residual.")] = None,
+    variance: Annotated[
+        str | None, typer.Option(help="lira: auto (per_sample from 24 models on), per_sample or fixed. Default: auto.")
+    ] = None,
+    signal: Annotated[
+        str | None, typer.Option(help="lira, squared error: loss, log_loss or signed_residual. Default: loss.")
+    ] = None,
     folds: Annotated[
         int | None,
         typer.Option(help="shokri: deal the models into so many folds. Default: one a model, the slowest and best."),
     ] = None,
     targets: Annotated[
-        Path | None, typer.Option(help="An .npy with the true targets, if the study was not given them.")
+        Path | None,
+        typer.Option(exists=True, help="An .npy with the true targets, if the study was not given them."),
     ] = None,
     head: Annotated[str | None, typer.Option(help="squared, logistic or softmax. Default: the study's.")] = None,
     partial: Annotated[bool, typer.Option(help="Attack the finished models of an unfinished study.")] = False,
@@ -54,28 +60,42 @@ def attack(
     top: Annotated[int, typer.Option(min=1, help="How many of the most exposed records to print.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
 ) -> None:
-    """Attack every model of a study with the others as references; print the table, save a row per record.
+    """Attack the models of a shadow study; a row per record.
 
-    STORE is the directory of a shadow.Study that has been run. A record's success rate is the share of the models
-    for which the attack tells rightly whether the record was in the training half; 0.5 is guessing.
+    STORE is the directory of a shadow.Study that has been run: each of its models is attacked with the others as
+    references. A record's success rate is how often the attack tells rightly whether the record was in the training
+    half, the mean of the models with it and of those without; 0.5 is guessing.
 
-    Example: noshadow attack study/ --attack rmia -o rmia.parquet
+    \b
+    Example: noshadow attack study/
+             noshadow attack study/ --attack rmia -o rmia.parquet
     """
-    with explained_errors():
+    given = {key: f"--{key}" for key, value in (("targets", targets), ("signal", signal)) if value}
+    with explained_errors({**_OPTIONS, **given}, _CONTENTS) as command:
+        from noshadow import shadow
+        from noshadow.attacks.named import Options, run_attack
+        from noshadow.files import check_output
+        from noshadow.tables import TABLES, save_table
+
+        output = check_output(output or Path(f"noshadow-{name.value}.parquet"), TABLES)
         study = shadow.load(store, partial=partial)
         options = Options(name.value, variant, variance, signal, folds)
         result = run_attack(study.outputs, study.membership, _targets(study, targets), _head(study, head), options)
         table = per_record(result)
         facts = {"attack": result.attack, "models": len(result.scores), "records": len(table), **_summary(result)}
-        saved = save_table(table, facts, output or Path(f"noshadow-{name.value}.parquet"), "output")
+        saved = save_table(table, {**facts, "notes": command.notes}, output, "output")
         if as_json:
-            print_json({**facts, "top": _top(table, top).to_dict("records"), "saved": str(saved)})
+            shown = {"notes": command.notes, "top": _top(table, top).to_dict("records"), "saved": str(saved)}
+            print_json({**facts, **shown})
         else:
             _show(facts, _top(table, top), saved)
+            print_notes(command.notes)
 
 
 def per_record(result: AttackResult) -> pd.DataFrame:
     """A row per record in the order of the study, with its rank: 1 is the most exposed."""
+    import numpy as np
+
     table = result.table
     table.insert(0, "record", np.arange(len(table)))
     order = np.lexsort((-result.tiebreak, -result.success_rate))
@@ -85,21 +105,20 @@ def per_record(result: AttackResult) -> pd.DataFrame:
     return table
 
 
-def _targets(study: shadow.StudyResult, file: Path | None) -> Any:
+def _targets(study: StudyResult, file: Path | None) -> Any:
     if file is not None:
-        try:
-            return np.load(file, allow_pickle=False)
-        except (ValueError, EOFError) as error:
-            raise InputError(f"targets: {file} is not an .npy of plain numbers ({error})") from None
+        from noshadow.npz import read_npy
+
+        return read_npy(file, "targets")
     if study.targets is None:
-        raise InputError("targets: this study was not given them; pass --targets FILE.npy")
+        raise InputError("store: this study was not given its targets; pass --targets FILE.npy")
     return study.targets
 
 
-def _head(study: shadow.StudyResult, asked: str | None) -> str:
+def _head(study: StudyResult, asked: str | None) -> str:
     head = asked or study.head
     if head is None:
-        raise InputError("head: this study was not given one; pass --head squared, logistic or softmax")
+        raise InputError("store: this study was not given its head; pass --head squared, logistic or softmax")
     return head
 
 
@@ -119,6 +138,9 @@ def _top(table: pd.DataFrame, count: int) -> pd.DataFrame:
 
 
 def _show(facts: dict[str, Any], top: pd.DataFrame, saved: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     console = Console()
     title = f"{facts['attack']}: {facts['models']} models, {facts['records']:,} records"
     console.print(title, style="bold", highlight=False)
@@ -133,4 +155,4 @@ def _show(facts: dict[str, Any], top: pd.DataFrame, saved: Path) -> None:
         separation = f"{row.separation:.2f} ± {row.separation_error:.2f}"
         rows.add_row(str(row.rank), str(row.record), f"{row.success_rate:.3f}", separation, str(row.models_in))
     console.print(rows)
-    console.print(f"All {facts['records']:,} records: {saved}", markup=False, highlight=False)
+    console.print(f"All {facts['records']:,} records: {saved}", markup=False, highlight=False, soft_wrap=True)

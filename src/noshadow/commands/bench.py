@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
-from noshadow.commands.output import explained_errors, print_json
+from noshadow.commands.output import explained_errors, print_json, print_notes
 from noshadow.errors import InputError
+
+_NAMED = ("shadows", "pool", "backbone", "seed", "engine", "workers", "address", "data", "cache", "store", "output")
+_OPTIONS = {"setting": "SETTING", **{name: f"--{name}" for name in _NAMED}}
 
 
 class ScaleName(str, Enum):
@@ -39,16 +39,15 @@ def _cache_folder() -> Path:
 
 
 def bench(
-    settings: Annotated[
-        list[str] | None, typer.Argument(metavar="SETTING...", help="Settings by name, or all.")
-    ] = None,
+    settings: Annotated[list[str] | None, typer.Argument(metavar="SETTING", help="Settings by name, or all.")] = None,
     scale: Annotated[
         ScaleName,
         typer.Option(
-            help="smoke: seconds; cpu: about an hour on two cores; paper: 200 shadows, 16 targets, full pool."
+            help="smoke: whether it works, a quarter of a minute to a minute a setting; cpu: about an hour in all on "
+            "two cores; paper: 200 shadows, 16 targets, full pool."
         ),
     ] = ScaleName.cpu,
-    shadows: Annotated[int | None, typer.Option(min=8, help="Number of shadow models.")] = None,
+    shadows: Annotated[int | None, typer.Option(min=16, help="Number of shadow models.")] = None,
     targets: Annotated[int | None, typer.Option(min=1, help="Number of target models.")] = None,
     pool: Annotated[int | None, typer.Option(min=40, help="Number of records that splits are drawn from.")] = None,
     backbone: Annotated[
@@ -58,8 +57,13 @@ def bench(
             "folder that transformers loads."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the pool, the splits and the training.")] = 0,
-    engine: Annotated[EngineName, typer.Option(help="Where models are trained.")] = EngineName.processes,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the pool, the splits and the training.")] = 0,
+    engine: Annotated[
+        EngineName | None,
+        typer.Option(
+            help="Where models are trained. Default: processes; at scale smoke serial, as they take longer to start."
+        ),
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Models trained side by side. Default: one a core.")
     ] = None,
@@ -86,31 +90,46 @@ def bench(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
-    """Rerun the paper's experiments: do the scores of one model find the records that LiRA finds with many?
+    """Rerun the paper's experiments, from data to figures.
 
-    For each setting, shadow and target models are trained (or taken from the store), attacked with LiRA, RMIA and
-    Shokri's attack, and scored; then the recall of every score is measured, beside its noise ceiling and the paper's
-    number. A run that was interrupted continues where it stopped when the same command is given again.
+    Do the scores of one model find the records that LiRA finds with many? For each setting, shadow and target models
+    are trained (or taken from the store), attacked with LiRA, RMIA and Shokri's attack, and scored; then the recall of
+    every score is measured, beside its noise ceiling and the paper's number. A run that was interrupted continues
+    where it stopped when the same command is given again.
 
-    Example: noshadow bench california-mlp energy-mlp --data DIR
+    \b
+    Example: noshadow bench --list
+             noshadow bench energy-mlp --scale smoke
+             noshadow bench california-mlp energy-mlp --data DIR
+             noshadow bench --rescore -o results
     """
-    with explained_errors():
+    with explained_errors(_OPTIONS) as command:
         from noshadow.bench.run import run_setting, save_result
         from noshadow.bench.setting import all_settings, find_settings
         from noshadow.bench.source import DataSource
+        from noshadow.files import check_writable, private_folder
 
         if list_settings:
             _show_settings(all_settings(), as_json)
             return
+        used_engine = engine or (EngineName.serial if scale is ScaleName.smoke else EngineName.processes)
+        if address is not None and used_engine is not EngineName.ray:
+            raise InputError("address: it is for engine='ray'")
         chosen = find_settings(settings or [])
         if not chosen:
             names = [name for name in all_settings() if rescore and any(store.glob(f"{name}-{scale.value}-*"))]
             if not names:
-                found = f"{store} holds no models of scale {scale.value}" if rescore else "none was named"
-                raise InputError(f"setting: {found}; name settings, or all. noshadow bench --list shows them")
+                if rescore:
+                    raise InputError(f"store: {store} holds no models of scale {scale.value} to score again")
+                raise InputError("setting: none was named; name some, or all. noshadow bench --list shows them")
             chosen = find_settings(names)
+        if backbone is not None and all(setting.scales[scale.value].backbone is None for setting in chosen):
+            raise InputError(f"backbone: {', '.join(setting.name for setting in chosen)} has no use for one")
+        folder = output or store / "results"
+        check_writable(private_folder(folder), "output")
         results = []
         for setting in chosen:
+            known = len(command.notes)
             wanted: dict[str, Any] = {"shadows": shadows, "targets": targets, "pool": pool, "backbone": backbone}
             used = replace(setting.scales[scale.value], **{key: value for key, value in wanted.items() if value})
             outcome = run_setting(
@@ -121,9 +140,9 @@ def bench(
                 scale_name=scale.value,
                 seed=seed,
                 rescore=rescore,
-                engine={"engine": engine.value, "workers": workers, "address": address},
+                engine={"engine": used_engine.value, "workers": workers, "address": address},
             )
-            folder = output or store / "results"
+            outcome.result["notes"] = command.notes[known:]
             saved = [save_result(outcome, folder)]
             if figures:
                 from noshadow.bench.figures import draw
@@ -132,6 +151,7 @@ def bench(
             results.append(outcome.result)
             if not as_json:
                 _show(outcome.result, saved)
+                print_notes(outcome.result["notes"])
         if as_json:
             print_json(results)
 
@@ -145,6 +165,9 @@ def _show_settings(settings: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(rows)
         return
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(title="Settings; for each scale, shadow + target models on so many records", title_justify="left")
     for column in rows[0]:
         table.add_column(column, no_wrap=column == "setting")
@@ -155,6 +178,10 @@ def _show_settings(settings: Mapping[str, Any], as_json: bool) -> None:
 
 def _show(result: Mapping[str, Any], saved: list[Path]) -> None:
     """The first table of the paper for this setting, the ceiling and the paper's number beside ours."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
     from noshadow.bench.measure import RECALLS
     from noshadow.bench.paper import TABLE_1
 

@@ -1,35 +1,20 @@
-"""What all commands share: JSON on stdout for machines, tables for people, errors as exit codes."""
+"""What all commands share: JSON on stdout for machines, tables and notes for people."""
 
 from __future__ import annotations
 
 import json
 import math
 import sys
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-import typer
-from rich.console import Console
+from noshadow.commands.policy import COULD_NOT, USAGE, Command, explained_errors
 
-from noshadow.audit import Audit
-from noshadow.errors import InputError, NoshadowWarning
+if TYPE_CHECKING:
+    from noshadow.audit import Audit
 
-COULD_NOT = 3
-"""Exit code: the command was understood but could not be carried out."""
-
-
-@contextmanager
-def explained_errors() -> Iterator[None]:
-    """Errors that a person can act on go to stderr as one sentence, with exit code 3."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NoshadowWarning)  # commands print an audit's notes themselves
-        try:
-            yield
-        except (InputError, ImportError, OSError) as error:
-            Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False)
-            raise typer.Exit(COULD_NOT) from None
+__all__ = ["COULD_NOT", "USAGE", "Command", "explained_errors", "print_json", "print_notes", "show_audit"]
 
 
 def print_json(value: Any) -> None:
@@ -38,8 +23,19 @@ def print_json(value: Any) -> None:
     sys.stdout.write("\n")
 
 
-def show_audit(audit: Audit, count: int, as_json: bool, saved: str | None) -> None:
-    """An audit's most exposed records, for a person or for a machine."""
+def print_notes(notes: Sequence[str]) -> None:
+    """Below a table: what to know before trusting it, a line each."""
+    from rich.console import Console
+
+    for note in notes:
+        Console().print(f"note: {note}", style="yellow", markup=False, highlight=False)
+
+
+def show_audit(audit: Audit, count: int, as_json: bool, saved: str | None, notes: Sequence[str] | None = None) -> None:
+    """An audit's most exposed records, for a person or for a machine. ``notes``: in place of the audit's own."""
+    from rich.console import Console
+
+    audit = audit if notes is None else replace(audit, notes=tuple(notes))
     if as_json:
         top = audit.top(min(count, len(audit.table))).to_dict("records")
         print_json({"metadata": audit.metadata, "notes": audit.notes, "top": top, "saved": saved})
@@ -47,7 +43,7 @@ def show_audit(audit: Audit, count: int, as_json: bool, saved: str | None) -> No
     console = Console()
     console.print(audit.summary(count))
     if saved:
-        console.print(f"All {len(audit.table):,} records: {saved}", markup=False, highlight=False)
+        console.print(f"All {len(audit.table):,} records: {saved}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _plain(value: Any) -> Any:

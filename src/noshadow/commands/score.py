@@ -5,19 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
-from noshadow.audit import audit
 from noshadow.commands.output import explained_errors, show_audit
-from noshadow.errors import InputError
-from noshadow.layer import LastLayer
+from noshadow.errors import FileError
 
 _REQUIRED = ("features", "outputs", "targets")
+_WEIGHTS = ("sample_weight", "class_weight", "coefficients")
+_OPTIONAL = ("ids", "head", "ridge", "trace", "label_smoothing", *_WEIGHTS)
+_OPTIONS = {name: f"--{name.replace('_', '-')}" for name in ("bias", "penalize_bias", "full_step", "output", "top")}
+_CONTENTS = {"file": "FILE", **{name: f"{name} in FILE" for name in (*_REQUIRED, *_OPTIONAL)}}
 
 
 def score(
-    file: Annotated[Path, typer.Argument(help="An .npz with arrays 'features', 'outputs' and 'targets'.")],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", exists=True, help="An .npz with arrays 'features', 'outputs' and 'targets'."),
+    ],
     head: Annotated[
         str | None, typer.Option(help="squared, logistic or softmax. Default: 'head' in the file, else softmax.")
     ] = None,
@@ -33,45 +37,56 @@ def score(
     top: Annotated[int, typer.Option(min=1, help="How many of the most exposed records to print.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
 ) -> None:
-    """Score every training record from the arrays of a model's last layer.
+    """Score every training record from the arrays of a last layer.
 
     FILE holds 'features' (n, p), the inputs of the last layer; 'outputs' (n, m), its logits or predictions;
-    'targets', classes or values; and, if wanted, 'ids' (n,), 'head', 'ridge' and 'trace' (epochs, n), the loss of each
-    record after each epoch of training. Bigger scores mean more exposed.
+    'targets', classes or values; and, if wanted, 'ids' (n,), 'head', 'ridge', 'sample_weight' (n,), 'class_weight',
+    'label_smoothing', 'coefficients' (p + 1, m) and 'trace' (epochs, n), the loss of each record after each epoch of
+    training. Other arrays are not read. Bigger scores mean more exposed.
 
-    Example: noshadow score layer.npz --head softmax --ridge 12.5 -o scores.parquet
+    \b
+    Example, first in Python:
+      np.savez("layer.npz", features=…, outputs=…, targets=…)
+      noshadow score layer.npz --head softmax -o scores.parquet
+      noshadow score layer.npz --ridge 12.5 --top 20
+      noshadow score layer.npz --json > scores.json
     """
-    with explained_errors():
-        arrays = _read(file)
+    given = {name: f"--{name}" for name, value in (("head", head), ("ridge", ridge)) if value is not None}
+    with explained_errors({**_OPTIONS, **given}, _CONTENTS) as command:
+        from noshadow.audit import audit
+        from noshadow.files import check_output
+        from noshadow.layer import LastLayer
+        from noshadow.npz import read_npz
+        from noshadow.tables import TABLES
+
+        if output is not None:
+            check_output(output, TABLES)
+        arrays = read_npz(file, _REQUIRED, _OPTIONAL)
         layer = LastLayer(
             arrays["features"],
             arrays["outputs"],
             arrays["targets"],
-            head=head or str(arrays.get("head", "softmax")),
-            ridge=ridge if ridge is not None else float(arrays.get("ridge", 0.0)),
+            head=head if head is not None else str(_one(arrays, "head", "softmax")),
+            ridge=ridge if ridge is not None else float(_one(arrays, "ridge", 0.0)),
             bias=bias,
             penalize_bias=penalize_bias,
+            label_smoothing=float(_one(arrays, "label_smoothing", 0.0)),
+            **{name: arrays.get(name) for name in _WEIGHTS},
         )
         ids: Any = arrays.get("ids")
+        if ids is not None and ids.ndim != 1:
+            raise FileError(f"ids: expected shape (n,), a name per record, got {ids.shape}")
         result = audit(layer, ids=ids, trace=arrays.get("trace"), full_step=full_step)
         saved = str(result.save(output)) if output else None
-        show_audit(result, top, as_json, saved)
+        show_audit(result, top, as_json, saved, command.notes)
 
 
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        archive = np.load(file, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise InputError(f"file: {file} holds one array; use np.savez(…, features=…, outputs=…, targets=…)")
-        with archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except FileNotFoundError:
-        raise InputError(f"file: {file} does not exist") from None
-    except (ValueError, OSError, EOFError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"file: {file} is not an .npz of plain arrays ({error})") from None
-    missing = [name for name in _REQUIRED if name not in arrays]
-    if missing:
-        raise InputError(f"file: {file} has no array {missing[0]!r}; it holds {', '.join(arrays) or 'nothing'}")
-    return arrays
+def _one(arrays: dict[str, Any], name: str, default: str | float) -> Any:
+    """The one value of an array that holds a word or a number, as the default is."""
+    if name not in arrays:
+        return default
+    value = arrays[name]
+    if value.size != 1 or value.dtype.kind not in ("US" if isinstance(default, str) else "fiu"):
+        expected = "word" if isinstance(default, str) else "number"
+        raise FileError(f"{name}: expected one {expected}, got {value.dtype} of shape {value.shape}")
+    return value.item()

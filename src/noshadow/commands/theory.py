@@ -2,199 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated
 
-import numpy as np
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from noshadow import theory
-from noshadow.commands.output import COULD_NOT, print_json
-from noshadow.errors import InputError, MissingExtra, missing_extra
-from noshadow.files import atomic_path
-from noshadow.theory.numerics import Array
+from noshadow.commands.output import explained_errors, print_json, print_notes
+from noshadow.errors import InputError
 
-theory_app = typer.Typer(help="The exact laws of the Gaussian linear model.", no_args_is_help=False)
+_OPTIONS = {name: f"--{name}" for name in ("leverage", "error", "n", "p", "sigma", "exact", "output")}
+_IMAGES = (".png", ".svg", ".pdf")
 
-LEVELS = (1e-4, 1e-3, 1e-2, 1e-1)
-DELTA = 1e-5
-USAGE = 2
-"""Exit code: the arguments describe no point."""
+theory_app = typer.Typer(no_args_is_help=False, rich_markup_mode=None)
 
 
 @theory_app.callback(invoke_without_command=True)
 def figures(
     context: typer.Context,
-    leverage: Annotated[float | None, typer.Option(help="population leverage h̄ = xᵀΣ⁻¹x")] = None,
-    error: Annotated[float | None, typer.Option(help="structural error ε = y − xᵀθ")] = None,
-    n: Annotated[int | None, typer.Option("--n", help="training records")] = None,
-    p: Annotated[int | None, typer.Option("--p", help="parameters, the bias included")] = None,
-    sigma: Annotated[float, typer.Option(help="noise σ of the other records")] = 1.0,
-    exact: Annotated[bool, typer.Option(help="average over V ~ χ² instead of V = n−p")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout, nothing else")] = False,
+    leverage: Annotated[float | None, typer.Option(help="Population leverage h̄ = xᵀΣ⁻¹x.")] = None,
+    error: Annotated[float | None, typer.Option(help="Structural error ε = y − xᵀθ.")] = None,
+    n: Annotated[int | None, typer.Option("--n", help="Training records.")] = None,
+    p: Annotated[int | None, typer.Option("--p", help="Parameters, the bias included.")] = None,
+    sigma: Annotated[float, typer.Option(help="Noise σ of the other records.")] = 1.0,
+    exact: Annotated[bool, typer.Option(help="Average over V ~ χ² instead of V = n−p.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
 ) -> None:
-    """How exposed one training point of a linear model is, from its leverage and its error alone."""
-    if context.invoked_subcommand is not None:
-        return
-    given = {"--leverage": leverage, "--error": error, "--n": n, "--p": p}
-    missing = [name for name, value in given.items() if value is None]
-    if leverage is None or error is None or n is None or p is None:
-        raise typer.BadParameter(f"{', '.join(missing)} missing; a point needs --leverage, --error, --n and --p")
-    with exit_codes():
+    """The exact laws of a linear model: how exposed is one point?
+
+    Its leverage and its error alone decide that.
+
+    \b
+    Example: noshadow theory --leverage 10 --error 2 --n 100 --p 10
+             noshadow theory figure --output figure1.png
+    """
+    given = {"leverage": leverage, "error": error, "n": n, "p": p}
+    with explained_errors(_OPTIONS) as command:
+        if context.invoked_subcommand is not None:
+            stray = [name for name, value in given.items() if value is not None]
+            if stray:
+                raise InputError(f"{stray[0]}: describes a point, {context.invoked_subcommand} takes none")
+            return
+        missing = [name for name, value in given.items() if value is None]
+        if leverage is None or error is None or n is None or p is None:
+            raise InputError(f"{', '.join(missing)}: missing; a point needs --leverage, --error, --n and --p")
+        from rich.console import Console
+
+        from noshadow.commands.point import describe, show
+
         result = describe(leverage, error, n, p, sigma, exact)
-    if as_json:
-        print_json(result)
-    else:
-        show(result, Console())
+        if as_json:
+            print_json({**result, "notes": command.notes})
+        else:
+            show(result, Console())
+            print_notes(command.notes)
 
 
 @theory_app.command()
 def figure(
-    output: Annotated[Path, typer.Option(help="file (.png, .svg, .pdf) or a directory for figure1.png")],
-    n: Annotated[int, typer.Option("--n", help="training records")] = 30,
-    p: Annotated[int, typer.Option("--p", help="parameters")] = 10,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout, nothing else")] = False,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="File (.png, .svg, .pdf), or a folder for figure1.png.")
+    ],
+    n: Annotated[int, typer.Option("--n", help="Training records.")] = 30,
+    p: Annotated[int, typer.Option("--p", help="Parameters.")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
 ) -> None:
-    """Figure 1 of the paper: the expected gap as a heat map, and two families of trade-off curves."""
-    with exit_codes():
-        path = output / "figure1.png" if output.is_dir() else output
+    """Figure 1 of the paper: the gap as a map, and trade-off curves.
+
+    Example: noshadow theory figure -o figure1.svg
+    """
+    with explained_errors(_OPTIONS) as command:
+        from noshadow.commands.point import draw_figure
+        from noshadow.files import check_output
+
+        path = check_output(output / "figure1.png" if output.is_dir() else output, _IMAGES)
         draw_figure(path, n, p)
-    if as_json:
-        print_json({"figure": str(path), "n": n, "p": p})
-    else:
-        typer.echo(f"wrote {path}")
-
-
-@contextmanager
-def exit_codes() -> Iterator[None]:
-    """A point that cannot be ends with code 2, what could not be done with 3; the message goes to stderr."""
-    try:
-        yield
-    except InputError as error:
-        _fail(error, USAGE)
-    except (MissingExtra, OSError) as error:
-        _fail(error, COULD_NOT)
-
-
-def _fail(error: Exception, code: int) -> NoReturn:
-    typer.echo(f"Error: {error}", err=True)
-    raise typer.Exit(code)
-
-
-def describe(leverage: float, error: float, n: int, p: int, sigma: float, exact: bool) -> dict[str, Any]:
-    """Every figure of one point; what does not exist for these sizes is None."""
-    point = (leverage, error, n, p, sigma)
-    law = theory.leverage_law(leverage, n, p)
-    alpha = np.concatenate([np.geomspace(1e-4, 1e-2, 21)[:-1], np.linspace(0.01, 0.99, 99)])
-    levels = np.array(LEVELS)
-
-    def by_test(function: Callable[..., Any], *first: Any) -> dict[str, Any]:
-        return {
-            test: np.asarray(function(*first, *point, test=test, exact=exact)).tolist()
-            for test in ("threshold", "optimal")
-        }
-
-    return {
-        "leverage": leverage,
-        "error": error,
-        "n": n,
-        "p": p,
-        "sigma": sigma,
-        "exact": exact,
-        "empirical_leverage": {"mean": float(law.mean()), "typical": float(law.typical())},
-        "expected_gap": float(theory.expected_gap(*point)) if n - p > 2 else None,
-        "gap_expansion": float(theory.gap_expansion(*point)) if n - p > 4 else None,
-        "auc": by_test(theory.auc),
-        "success_rate": by_test(theory.success_rate),
-        "fpr": list(LEVELS),
-        "tpr_at_fpr": by_test(theory.tpr_at_fpr, levels),
-        "delta": DELTA,
-        "epsilon_lower_bound": by_test(theory.epsilon_lower_bound, DELTA),
-        "curve": {"alpha": alpha.tolist(), **by_test(theory.tradeoff, alpha)},
-    }
-
-
-def show(result: dict[str, Any], console: Console) -> None:
-    """The figures as a table and the curve as a plot."""
-    gap, expansion = (_figure(result[name]) for name in ("expected_gap", "gap_expansion"))
-    console.print(
-        f"leverage h̄ = {result['leverage']:g}, error ε = {result['error']:g}, σ = {result['sigma']:g}, "
-        f"n = {result['n']}, p = {result['p']}"
-    )
-    console.print(f"empirical leverage, mean: {result['empirical_leverage']['mean']:.4g}")
-    console.print(f"expected gap E[ℓ_out − ℓ_in]: {gap} (expansion to second order: {expansion})")
-    table = Table("attack on the loss", "threshold", "optimal")
-    for name, label in (("success_rate", "success rate"), ("auc", "area under the curve")):
-        table.add_row(label, *(_figure(result[name][test]) for test in ("threshold", "optimal")))
-    for i, level in enumerate(result["fpr"]):
-        row = (_figure(result["tpr_at_fpr"][test][i]) for test in ("threshold", "optimal"))
-        table.add_row(f"true-positive rate at {level:g}", *row)
-    bound = (_figure(result["epsilon_lower_bound"][test]) for test in ("threshold", "optimal"))
-    table.add_row(f"ε at least, for δ = {result['delta']:g}", *bound)
-    console.print(table)
-    alpha = np.asarray(result["curve"]["alpha"])
-    console.print("false-negative rate against false-positive rate (line: optimal attack; dots: guessing)")
-    console.print(plot(alpha, np.asarray(result["curve"]["optimal"])), highlight=False)
-
-
-def _figure(value: float | None) -> str:
-    return "–" if value is None else f"{value:.5g}"
-
-
-def plot(alpha: Array, beta: Array, width: int = 56, height: int = 16) -> str:
-    """β(α) and the diagonal on the unit square in braille: each character holds 2 × 4 dots."""
-    columns, rows = 2 * width, 4 * height
-    x = np.linspace(0.0, 1.0, columns)
-    y = np.interp(x, np.concatenate([[0.0], alpha, [1.0]]), np.concatenate([[1.0], beta, [0.0]]))
-    dots = np.zeros((rows, columns), dtype=bool)
-    level = np.rint((1.0 - y) * (rows - 1)).astype(int)
-    for column in range(columns):  # fill the steps, so that a steep curve stays a line
-        start, stop = sorted((level[max(column - 1, 0)], level[column]))
-        dots[start : stop + 1, column] = True
-    dots[np.rint(x[::4] * (rows - 1)).astype(int), np.arange(columns)[::4]] = True
-    bits = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
-    cells = (dots.reshape(height, 4, width, 2) * bits[None, :, None, :]).sum((1, 3))
-    lines = ["".join(chr(0x2800 + int(cell)) for cell in line) for line in cells]
-    axis = {0: "1 ┤", height - 1: "0 ┤"}
-    body = "\n".join(axis.get(i, "  │") + line for i, line in enumerate(lines))
-    return f"{body}\n  └{'─' * width}\n   0{'1'.rjust(width - 1)}"
-
-
-def draw_figure(path: Path, n: int, p: int) -> None:
-    """Figure 1: E[Δℓ] over (ε², h̄); β(α) for several ε at h̄ = 1; β(α) for several h̄ at ε = 1; σ = 1."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise missing_extra("matplotlib", "bench") from None
-    formats = FigureCanvasAgg.get_supported_filetypes()
-    kind = path.suffix.lstrip(".").lower()
-    if kind not in formats:
-        raise InputError(f"output: {str(path)!r} ends in no image format; use .png, .svg or .pdf")
-    square, leverage = np.linspace(0.0, 4.0, 121), np.linspace(0.0, 10.0, 121)
-    gap = theory.expected_gap(leverage[:, None], np.sqrt(square), n, p)
-    alpha = np.linspace(0.0, 1.0, 401)
-
-    page = Figure(figsize=(12.0, 3.7), layout="constrained")
-    left, middle, right = page.subplots(1, 3)
-    mesh = left.pcolormesh(square, leverage, gap, shading="gouraud", cmap="viridis", rasterized=True)
-    page.colorbar(mesh, ax=left)
-    left.set(title="expected gap E[Δℓ]", xlabel="ε²", ylabel="h̄")
-    families = [
-        (middle, "h̄ = 1", [(f"ε = {e:g}", 1.0, e) for e in (0.0, 1.0, 2.0, 4.0, 8.0)]),
-        (right, "ε = 1", [(f"h̄ = {h:g}", h, 1.0) for h in (0.5, 2.0, 8.0, 32.0, 128.0)]),
-    ]
-    for axes, title, members in families:
-        for label, h, e in members:
-            (line,) = axes.plot(alpha, theory.tradeoff(alpha, h, e, n, p, test="optimal"), label=label)
-            axes.plot(alpha, theory.tradeoff(alpha, h, e, n, p), color=line.get_color(), ls=":", lw=1)
-        axes.plot([0, 1], [1, 0], color="0.6", lw=0.8)
-        axes.set(title=f"{title}, σ = 1, n − p = {n - p}", xlabel="false-positive rate α", xlim=(0, 1), ylim=(0, 1))
-        axes.legend(frameon=False, fontsize="small", title="dotted: threshold", title_fontsize="small")
-    middle.set_ylabel("false-negative rate β")
-    with atomic_path(path) as temporary:
-        page.savefig(temporary, format=kind, dpi=80)
+        if as_json:
+            print_json({"figure": str(path), "n": n, "p": p, "notes": command.notes})
+        else:
+            print_notes(command.notes)
+            typer.echo(f"wrote {path}")

@@ -57,11 +57,12 @@ class Fit:
         self._gram = self._mean.new_zeros((k, k))
         self._misfit = self._spread = self._slope = self._change = self._change_squared = 0.0
 
-    def add(self, rows: slice, design: Tensor, x: Tensor) -> None:
-        """The records of ``rows``: design (c, P) and its whitened coordinates x (c, k)."""
+    def add(self, rows: slice, design: Tensor, x: Tensor, gradient: Tensor) -> None:
+        """The records of ``rows``: design (c, P), its whitened coordinates x (c, k), and the reduced gradients (c, r)
+        of the records' terms of the objective."""
         layer, head = self._layer, self._layer.kind
         z, y = layer.outputs[rows], layer.targets[rows]
-        gradient, outputs = head.reduce(head.gradient(z, y)), head.reduce(z)
+        outputs = head.reduce(z)
         self._gradient.addmm_(x.T, gradient)
         self._plain_gradient.addmm_(design.T, gradient)
         self._slope += float(gradient.square().sum())
@@ -71,6 +72,8 @@ class Fit:
         self._misfit += float((outputs - design @ self._whitening.fitted).square().sum())
         self._spread += float(head.reduce(z - self._mean).square().sum())
         change = head.loss_change(z, y, 0.5 * (self._mean - z))
+        if layer.weights is not None:
+            change = layer.weights[rows].mean(1) * change
         self._change += float(change.sum())
         self._change_squared += float(change.square().sum())
 

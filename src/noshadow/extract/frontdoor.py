@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 from sklearn.base import BaseEstimator
 
+from noshadow.curvature.dense import DEFAULT_MEMORY
 from noshadow.errors import InputError
 from noshadow.extract.found import Extracted
 from noshadow.extract.sklearn import extract_sklearn
@@ -25,9 +26,14 @@ def extract(
     layer: str | None = None,
     output: str | int | None = None,
     batch_size: int = 256,
+    memory: float = DEFAULT_MEMORY,
     progress: bool | None = None,
 ) -> Extracted:
-    """The last layer of a torch module, a scikit-learn estimator, or a LastLayer itself."""
+    """The last layer of a torch module, a scikit-learn estimator, or a LastLayer itself.
+
+    The doors get the objective with its loss read (``Objective.resolved``): a stated loss is in head, class_weight and
+    label_smoothing. A layer that contradicts it is refused here, whatever the door.
+    """
     objective = objective or Objective()
     choices: dict[str, Any] = {"layer": layer, "output": output}
     if isinstance(model, LastLayer):
@@ -35,6 +41,7 @@ def extract(
             if value is not None:
                 raise InputError(f"{name}: a LastLayer already holds it; pass {name} to LastLayer, or leave it out")
         return Extracted(model, "LastLayer")
+    objective = objective.resolved()
     if data is None:
         raise InputError("data: pass the training data, as a Dataset, a DataLoader or (X, y)")
     if isinstance(model, torch.nn.Module):
@@ -43,11 +50,12 @@ def extract(
         for name, value in {"weight_decay": objective.weight_decay, **choices}.items():
             if value is not None:
                 raise InputError(f"{name}: it is for torch modules; scikit-learn estimators carry their own")
-        found = extract_sklearn(model, data, objective)
+        found = extract_sklearn(model, data, objective, memory)
     else:
         raise InputError(
             f"model: expected a torch Module, a scikit-learn estimator or a LastLayer, got {type(model).__name__}"
         )
+    objective.require(found.layer.head)
     return found if found.index is not None else replace(found, index=_index(data))
 
 

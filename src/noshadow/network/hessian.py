@@ -19,7 +19,7 @@ class Network:
     """A module and its training records: outputs, losses and gradients over the trainable parameters, in a row each."""
 
     def __init__(self, model: nn.Module, inputs: Any, targets: Any, head: Head) -> None:
-        self.model, self.head = model, head
+        self.model = model
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not self.parameters:
             raise InputError("model: it has no trainable parameters; set requires_grad on those that were trained")
@@ -36,7 +36,7 @@ class Network:
         with torch.no_grad():
             outputs = torch.cat([self.outputs(part) for part in torch.split(torch.arange(len(x)), self.chunk)])
         checked = LastLayer(torch.zeros(len(x), 0), outputs, y, head=head.name)  # one set of checks for all front doors
-        self.targets = checked.targets.to(anchor.device)
+        self.head, self.targets = checked.kind, checked.targets.to(anchor.device)
         if self.targets.is_floating_point():
             self.targets = self.targets.to(outputs.dtype)
 

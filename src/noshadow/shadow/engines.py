@@ -2,7 +2,7 @@
 
 An engine takes tasks with ``submit`` while it has free ``slots`` and hands back outcomes from ``wait``. A
 worker that dies is an outcome too. Whatever the engine, a task is performed by the same function on the same
-threads.
+threads. ``heard``, where an engine takes it, is told on the way how many models of a task are done.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ from __future__ import annotations
 import os
 import pickle
 import queue
+import signal
 import subprocess
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from types import ModuleType
 from typing import Any, Protocol
 
 import cloudpickle
@@ -24,7 +28,10 @@ from noshadow.errors import InputError
 from noshadow.shadow.work import Outcome, Task, Train, perform
 from noshadow.shadow.worker import receive, send
 
+TaskHeard = Callable[[Task, float], None]
 MOST_THREADS = 8  # a small model does not gain from more
+START_WORKER = "import sys; sys.path[:] = sys.argv[1:]; from noshadow.shadow.worker import main; main()"
+"""Before anything else is imported the parent's path replaces the worker's, whose first entry is the current folder."""
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -62,26 +69,56 @@ def share_cores(n_tasks: int, workers: int | None, threads: int | None) -> tuple
     return workers, threads
 
 
+def worker_path() -> list[str]:
+    """Where workers import from: this process's own path, so that what was imported here can be there.
+
+    The current folder is on it only if something was imported from there (the script itself, or a module beside a
+    notebook): a command that is run in someone else's folder must not run what lies in it.
+    """
+    here = os.path.realpath(os.getcwd())
+    wanted = any(_lies_in(here, module) for module in list(sys.modules.values()))
+    entries = dict.fromkeys(entry or here for entry in sys.path)
+    return [entry for entry in entries if wanted or os.path.realpath(entry) != here]
+
+
 def import_path() -> str:
-    """This process's import path as a PYTHONPATH: what can be imported here can be in a worker."""
-    return os.pathsep.join(dict.fromkeys(entry or os.getcwd() for entry in sys.path))
+    """The same as a PYTHONPATH."""
+    return os.pathsep.join(worker_path())
+
+
+def _lies_in(folder: str, module: Any) -> bool:
+    """Whether a script, a module or a package, itself not part of a package, is in the folder."""
+    about = vars(module) if isinstance(module, ModuleType) else {}
+    if "." in about.get("__name__", "."):
+        return False
+    places = about["__path__"] if "__path__" in about else [about.get("__file__")]
+    return any(os.path.dirname(os.path.realpath(place)) == folder for place in places if isinstance(place, str))
 
 
 class SerialEngine:
-    """Performs tasks in this process, one after another: for debugging and for a device that is held here."""
+    """Performs tasks in this process, one after another: for debugging and for a device that is held here.
+
+    Only one at a time in the whole process, as global generators and the number of threads belong to all of it.
+    """
 
     slots = 1
+    _one_at_a_time = threading.Lock()
 
-    def __init__(self, train: Train, threads: int) -> None:
+    def __init__(self, train: Train, threads: int, heard: TaskHeard = lambda task, models: None) -> None:
         self._train = train
         self._threads = threads
+        self._heard = heard
         self._tasks: deque[Task] = deque()
 
     def submit(self, task: Task) -> None:
         self._tasks.append(task)
 
     def wait(self, seconds: float) -> list[Outcome]:
-        return [perform(self._train, self._tasks.popleft(), self._threads)] if self._tasks else []
+        if not self._tasks:
+            return []
+        task = self._tasks.popleft()
+        with self._one_at_a_time:
+            return [perform(self._train, task, self._threads, partial(self._heard, task))]
 
     def close(self) -> None:
         self._tasks.clear()
@@ -90,9 +127,10 @@ class SerialEngine:
 class ProcessEngine:
     """Fresh Python processes, each looked after by a thread that feeds it and notices when it dies."""
 
-    def __init__(self, train: Train, workers: int, threads: int) -> None:
+    def __init__(self, train: Train, workers: int, threads: int, heard: TaskHeard = lambda task, models: None) -> None:
         self.slots = workers
         self._threads = threads
+        self._heard = heard  # called from the keepers' threads
         try:
             self._train: bytes = cloudpickle.dumps(train)
         except Exception as error:
@@ -133,6 +171,8 @@ class ProcessEngine:
             keeper.join()
 
     def _keep_worker(self) -> None:
+        if hasattr(signal, "pthread_sigmask"):  # workers inherit it: Ctrl-C cannot end them with a traceback
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         process: subprocess.Popen[bytes] | None = None
         while (task := self._tasks.get()) is not None and not self._closing:
             try:
@@ -141,7 +181,9 @@ class ProcessEngine:
                 assert process.stdin is not None  # both are pipes
                 assert process.stdout is not None
                 send(process.stdin, pickle.dumps(task, protocol=5))
-                self._outcomes.put(pickle.loads(receive(process.stdout)))
+                while not isinstance(news := pickle.loads(receive(process.stdout)), Outcome):
+                    self._heard(task, news)
+                self._outcomes.put(news)
             except (EOFError, OSError) as error:
                 reason = f"no worker could be started: {error}"
                 if process is not None:
@@ -153,9 +195,8 @@ class ProcessEngine:
             self._forget(process)
 
     def _start_worker(self) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, "PYTHONPATH": import_path()}
-        environment |= dict.fromkeys(_THREAD_VARIABLES, str(self._threads))
-        command = [sys.executable, "-c", "from noshadow.shadow.worker import main; main()"]
+        environment = {**os.environ, **dict.fromkeys(_THREAD_VARIABLES, str(self._threads))}
+        command = [sys.executable, "-c", START_WORKER, *worker_path()]
         with self._lock:
             if self._closing:
                 raise OSError("the study is ending")

@@ -1,17 +1,20 @@
 """Who is a member of which model, and with what seed each is trained: all of it from one seed.
 
-Shadow models come in blocks of 16. Within a block every record is a member of exactly 8 models, chosen at random, and
-every model has half of the records: the records are paired at random, and what one of a pair is in, the other is out
-of. Nothing about model k depends on how many models there are, who trains them, or in which order they finish: its
-split and seed are functions of (seed, k) alone.
+Every model is trained on an independent random half of the records. Nothing about model k depends on how many models
+there are, who trains them, or in which order they finish: its split and seed are functions of (seed, role, k) alone.
+Target models, the ones an attack is aimed at, are drawn from a stream of their own. A rerun of a target model has its
+members and another seed.
 
-Why blocks. Independent halves leave some records in hardly any of a few dozen models. Complementary pairs of models
-balance every record exactly, but two halves of a pool err in opposite directions: a model's partner then tells an
-attack that leaves the model out on which side it was, and success rates under the null are off by percents (24 models:
-.46, 200 models: .48 in place of .50). In a block of 16 that dependence is a fifteenth as large and lost in the noise.
+Why independent halves. Given all the other models, the target's split is then a fair draw: whatever an attack makes of
+the others, it is right half of the time where nothing leaks. Splits that are balanced over models (complementary pairs,
+or every record in exactly half of a block) let the others tell which side the target was on; the attack leans away
+from it, and its rates under the null fall below ½ by percents (blocks of 16: Shokri's classifiers .44 to .48, class
+thresholds .48). Balanced halves of a pool also err in opposite directions, which makes differences between in-models
+and out-models noisier, and two sets of models that share a block are not independent of each other.
 
-Target models, the ones an attack is aimed at, are drawn from a stream of their own: independent halves,
-independent of the shadow models and of each other, however many there are of either.
+The price is that a record is not in exactly half of the models. Success rates weigh both sides the same and do not
+follow that number (``noshadow.attacks.counterpart``); of 16 models one record in 2,000 is in fewer than two, or in all
+but one or none, and is left undecided; of 32 none in a million.
 
 The draws use only what NumPy promises never to change (``SeedSequence`` and the raw words of ``Philox``), so
 a study can be taken up again under another version of NumPy.
@@ -27,11 +30,12 @@ from numpy.typing import NDArray
 
 from noshadow.errors import InputError
 
-Role = Literal["shadow", "target"]
-_STREAM: dict[Role, int] = {"shadow": 0, "target": 1}
-_SPLIT, _TRAINING, _PATTERN = 0, 1, 2
-BLOCK = 16
-"""Models in which every record is a member of exactly half."""
+Role = Literal["shadow", "target", "rerun"]
+ROLES: tuple[Role, ...] = ("shadow", "target", "rerun")
+_STREAM: dict[Role, int] = {role: number for number, role in enumerate(ROLES)}
+_SPLIT, _TRAINING = 0, 1
+SPLITS = "independent halves"
+"""How the splits are drawn. It is part of a study's identity: a store with other splits is another study."""
 
 
 @dataclass(frozen=True, order=True)
@@ -42,7 +46,8 @@ class ModelKey:
     number: int
 
     def __str__(self) -> str:
-        return f"{'target model' if self.role == 'target' else 'model'} {self.number}"
+        names: dict[Role, str] = {"shadow": "model", "target": "target model", "rerun": "rerun of target model"}
+        return f"{names[self.role]} {self.number}"
 
 
 @dataclass(frozen=True)
@@ -63,10 +68,10 @@ class Plan:
             raise InputError(f"seed: must not be negative, got {self.seed}")
 
     def members(self, key: ModelKey) -> NDArray[np.int64]:
-        """Sorted rows (⌊n/2⌋ or ⌈n/2⌉ of them) that the model is trained on."""
-        if key.role == "target":
-            return np.sort(self._shuffled(key.role, key.number)[: self.n_samples // 2])
-        return np.flatnonzero(self._block(key.number // BLOCK)[key.number % BLOCK])
+        """Sorted rows, ⌊n/2⌋ of them, that the model is trained on; those of its target model for a rerun."""
+        role: Role = "target" if key.role == "rerun" else key.role
+        words = np.random.Philox(self._sequence(role, _SPLIT, key.number)).random_raw(self.n_samples)
+        return np.sort(np.argsort(words, kind="stable")[: self.n_samples // 2]).astype(np.int64)
 
     def seed_of(self, key: ModelKey) -> int:
         """The seed handed to ``train``: 32 bits, which every framework takes."""
@@ -77,23 +82,6 @@ class Plan:
         mask = np.zeros(self.n_samples, dtype=np.bool_)
         mask[self.members(key)] = True
         return mask
-
-    def _block(self, number: int) -> NDArray[np.bool_]:
-        """Membership (BLOCK, n) of the models of a block."""
-        order = self._shuffled("shadow", number)
-        half = (self.n_samples + 1) // 2
-        words = self._words("shadow", _PATTERN, number, half * BLOCK).reshape(half, BLOCK)
-        patterns = np.argsort(np.argsort(words, axis=1, kind="stable"), axis=1) < BLOCK // 2
-        block = np.empty((BLOCK, self.n_samples), dtype=np.bool_)
-        block[:, order[:half]] = patterns.T
-        block[:, order[half:]] = ~patterns[: self.n_samples - half].T
-        return block
-
-    def _shuffled(self, role: Role, number: int) -> NDArray[np.int64]:
-        return np.argsort(self._words(role, _SPLIT, number, self.n_samples), kind="stable").astype(np.int64)
-
-    def _words(self, role: Role, purpose: int, number: int, count: int) -> NDArray[np.uint64]:
-        return np.random.Philox(self._sequence(role, purpose, number)).random_raw(count)
 
     def _sequence(self, role: Role, purpose: int, number: int) -> np.random.SeedSequence:
         return np.random.SeedSequence(self.seed, spawn_key=(_STREAM[role], purpose, number))

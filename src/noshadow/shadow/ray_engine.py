@@ -17,7 +17,8 @@ class RayEngine:
 
     ``address=None`` starts a local cluster (or uses the one this process is already connected to) and stops
     it again at the end; an address connects to an existing cluster, whose machines need noshadow and the
-    modules that ``train`` comes from (what is defined in the script itself is sent along).
+    modules that ``train`` comes from (what is defined in the script itself is sent along). Ray lets its workers
+    import from the current folder, whatever it is told, and it does not say how far a task is.
     """
 
     def __init__(self, train: Train, workers: int | None, threads: int, address: str | None = None) -> None:

@@ -78,8 +78,13 @@ class Recipe:
         schedule = self.schedule if callable(self.schedule) else SCHEDULES[self.schedule]
         return schedule(done)
 
+    def parts(self) -> dict[str, Any]:
+        """The fields by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
     def fingerprint(self) -> dict[str, Any]:
-        return {field.name: describe_value(getattr(self, field.name)) for field in fields(self)}
+        """The fields as JSON: numbers and names as they are, functions by their content."""
+        return {name: describe_value(value, name) for name, value in self.parts().items()}
 
 
 def training_loss(head: str) -> Loss:

@@ -1,7 +1,7 @@
 """What a training run can keep beside its final outputs, so that a new score can be tried without training again.
 
     epoch_losses         (E, N)     the loss of every record after each epoch
-    mean_log_probs       (N, m)     the mean over epochs of the log-probabilities; of the predictions for squared error
+    mean_outputs         (N, m)     the mean over epochs of the outputs (logits or predictions), z̄ = (1/E) Σ z_t
     checkpoint_epochs    (C,)       after how many epochs a checkpoint was taken, evenly spread, before the end
     checkpoint_outputs   (C, N, m)  outputs then
     checkpoint_features  (C, N, p)  inputs of the last linear layer then
@@ -64,7 +64,7 @@ class Recorder:
         outputs = outputs.double()
         targets = self._data[1].to(outputs.device)
         self._losses.append(get_head(self._head).loss(outputs, targets).float())
-        self._sum = self._sum + _log_probabilities(outputs, self._head)
+        self._sum = self._sum + outputs
         if self._done in self._epochs:
             self._checkpoints += [self._snapshot()] * self._epochs.count(self._done)
 
@@ -72,7 +72,7 @@ class Recorder:
         """All that was asked for, at the end of the run."""
         kept: dict[str, Any] = {
             "epoch_losses": torch.stack(self._losses),
-            "mean_log_probs": (self._sum / self._done).float(),
+            "mean_outputs": (self._sum / self._done).float(),
         }
         if self._checkpoints:
             features, outputs = zip(*self._checkpoints, strict=True)
@@ -104,9 +104,3 @@ def restore(module: nn.Module, weights: NDArray[Any]) -> nn.Module:
     parts = zip(state.items(), torch.split(values, sizes), strict=True)
     module.load_state_dict({name: part.reshape(value.shape).to(value.dtype) for (name, value), part in parts})
     return module
-
-
-def _log_probabilities(outputs: Tensor, head: str) -> Tensor:
-    if head == "softmax":
-        return torch.log_softmax(outputs, -1)
-    return torch.nn.functional.logsigmoid(outputs) if head == "logistic" else outputs

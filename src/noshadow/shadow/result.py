@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from noshadow.artefact import Arrays
 from noshadow.errors import InputError, name_rows
-from noshadow.shadow.plan import ModelKey, Plan, Role
-from noshadow.shadow.store import Arrays, Store, StoreError
+from noshadow.shadow.plan import ROLES, ModelKey, Plan, Role
+from noshadow.shadow.store import Store, StoreError
+
+MOST_MODELS = 10**6  # more can only be a damaged manifest
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -25,12 +28,15 @@ class StudyResult:
     targets        (N, ...)   the true targets and
     head                      the head's name, if the study was given them
     target_models             the same for the models kept out of the reference set, or None
+    reruns                    the same for target models trained a second time, with another seed, or None; their
+                              ``keys`` have the numbers of their target models
     extra(name)    (K, ...)   any other array that ``train`` returned
     """
 
     store: Store
     keys: tuple[ModelKey, ...]
     target_keys: tuple[ModelKey, ...] = ()
+    rerun_keys: tuple[ModelKey, ...] = ()
 
     def __repr__(self) -> str:
         records = self.store.study["n_samples"]
@@ -62,6 +68,10 @@ class StudyResult:
     def target_models(self) -> StudyResult | None:
         return StudyResult(self.store, self.target_keys) if self.target_keys else None
 
+    @functools.cached_property
+    def reruns(self) -> StudyResult | None:
+        return StudyResult(self.store, self.rerun_keys) if self.rerun_keys else None
+
     def extra(self, name: str) -> NDArray[Any]:
         """The array of that name of every model, stacked: (K, ...)."""
         stacked: NDArray[Any] | None = None
@@ -78,7 +88,9 @@ class StudyResult:
 
 def wanted_keys(store: Store, role: Role) -> tuple[ModelKey, ...]:
     """The models that were asked of a study."""
-    count = store.manifest.get("n_models" if role == "shadow" else "n_target_models", 0)
+    count = store.manifest.get({"shadow": "n_models", "target": "n_target_models", "rerun": "n_reruns"}[role], 0)
+    if not isinstance(count, int) or not 0 <= count <= MOST_MODELS:
+        raise StoreError(f"store: {store.directory / 'manifest.json'} is damaged: it asks for {count!r} {role} models")
     return tuple(ModelKey(role, number) for number in range(count))
 
 
@@ -86,8 +98,9 @@ def load(directory: str | os.PathLike[str], partial: bool = False) -> StudyResul
     """The result of a study that has been run. ``partial=True`` takes what is whole of an unfinished one."""
     store = Store.open(directory)
     keys = wanted_keys(store, "shadow")
-    whole = tuple(key for key in keys if store.is_whole(key))
-    whole_targets = tuple(key for key in wanted_keys(store, "target") if store.is_whole(key))
+    whole, whole_targets, whole_reruns = (
+        tuple(key for key in wanted_keys(store, role) if store.is_whole(key)) for role in ROLES
+    )
     if not whole and not (whole_targets and not keys):
         raise StoreError(f"store: {store.directory} holds no finished model yet")
     if len(whole) < len(keys) and not partial:
@@ -97,7 +110,7 @@ def load(directory: str | os.PathLike[str], partial: bool = False) -> StudyResul
             f"store: {len(missing)} of {len(keys)} models in {store.directory} are missing or damaged "
             f"({models}); run the study again to finish it, or ask for the partial result"
         )
-    return StudyResult(store, whole, whole_targets)
+    return StudyResult(store, whole, whole_targets, whole_reruns)
 
 
 def _named(arrays: Arrays, name: str, key: ModelKey) -> NDArray[Any]:

@@ -1,14 +1,15 @@
 """A study on disk: one directory, a manifest, one checksummed file a model. No weights, no pickle.
 
-    manifest.json              what the study is (records, procedure, seed) and its fingerprint
+    manifest.json              what the study is (records, procedure, seed), with a SHA-256 over all of it
     targets.safetensors        the true targets of the records, if they were given
-    shadow/000012.safetensors  outputs and membership of shadow model 12, with a SHA-256 over all of it
+    shadow/000012.safetensors  outputs and membership of shadow model 12
     target/000003.safetensors  the same for target model 3
-    claims.lock                byte ranges locked by the processes at work; the kernel frees those of the dead
+    rerun/000003.safetensors   the same for target model 3, trained again with another seed
+    claims.lock                byte ranges locked by those at work, see ``noshadow.shadow.claims``
 
 Every file is written under a temporary name, synced and renamed: it is whole or it is not there. What is read
-is checked against its SHA-256, so a truncated or altered file counts as missing and its model is trained
-again.
+is checked, every bit of it (``noshadow.artefact``), so a truncated or altered file counts as missing and its model is
+trained again.
 """
 
 from __future__ import annotations
@@ -16,30 +17,23 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from noshadow._version import __version__
+from noshadow.artefact import Arrays, UnusableArtefact, read_artefact, write_artefact
 from noshadow.errors import InputError
-from noshadow.files import write_bytes, write_text
-from noshadow.shadow.plan import ModelKey, Role
+from noshadow.files import private_folder, write_text
+from noshadow.shadow.claims import CAN_CLAIM, Claims
+from noshadow.shadow.plan import ROLES, ModelKey, Role
 
-if sys.platform != "win32":
-    import fcntl
-
-FORMAT = 1
-CAN_CLAIM = sys.platform != "win32"
-MANIFEST_BYTE = 2**40  # of claims.lock, far beyond those of the models
-Arrays = dict[str, NDArray[Any]]
+FORMAT = 2
 
 
 class StoreError(OSError):
@@ -71,18 +65,19 @@ class Store:
         path = Path(directory)
         identity = _plain(study)
         with _writing(path / "manifest.json"):
-            for folder in (path, path / "shadow", path / "target"):
-                folder.mkdir(parents=True, exist_ok=True)
+            for folder in (path, *(path / role for role in ROLES)):
+                private_folder(folder)
             if not (path / "manifest.json").exists():
                 first = {"format": FORMAT, "noshadow": __version__, "study": identity}
-                _create(path / "manifest.json", _json({**first, "fingerprint": fingerprint(identity)}))
+                _create(path / "manifest.json", _signed({**first, "fingerprint": fingerprint(identity)}))
         store = cls.open(path)
         if store.fingerprint != fingerprint(identity):
             differences = _differences(store.manifest["study"], identity)
             raise InputError(
                 f"store: {path} holds another study, which differs in\n  "
                 + "\n  ".join(differences)
-                + "\nUse another directory for this study, or change the arguments back to continue that one."
+                + "\nUse another directory for this study, or change it back to continue that one; "
+                "what train itself changes as it runs should be copied inside train."
             )
         return store
 
@@ -97,7 +92,7 @@ class Store:
 
     @contextmanager
     def deciding(self) -> Iterator[None]:
-        """What the manifest says of the study is read, decided and noted by one process at a time."""
+        """What the manifest says of the study is read, decided and noted by one run at a time."""
         with self.claims() as claims:
             claims.wait_for_manifest()
             self.manifest = _read_manifest(self.directory / "manifest.json")
@@ -108,7 +103,7 @@ class Store:
         manifest = {**self.manifest, **_plain(facts)}
         if manifest != self.manifest:
             with _writing(self.directory / "manifest.json"):
-                write_text(self.directory / "manifest.json", _json(manifest))
+                write_text(self.directory / "manifest.json", _signed(manifest))
         self.manifest = manifest
 
     def path(self, key: ModelKey) -> Path:
@@ -117,15 +112,16 @@ class Store:
     def write(self, key: ModelKey, seed: int, arrays: Arrays) -> None:
         """Keep a model's arrays. When this returns they are on the disk."""
         path = self.path(key)
-        if CAN_CLAIM:  # then no other process is at this model, and a partial file is that of a dead one
+        if CAN_CLAIM:  # then nobody else is at this model, and a partial file is that of a dead process
             for left_over in path.parent.glob(f".{path.name}.*.partial"):
                 with suppress(OSError):
                     left_over.unlink()
-        self._save(path, arrays, {"model": str(key), "seed": str(seed)})
+        with _writing(path):
+            write_artefact(path, arrays, self._identity(str(key)), {"seed": seed})
 
     def read(self, key: ModelKey) -> Arrays:
         """A model's arrays, checked. ``FileNotFoundError``: there are none, ``DamagedFile``: not whole."""
-        return self._load(self.path(key), {"model": str(key)})
+        return self._read(self.path(key), str(key), "a new run trains it again")
 
     def is_whole(self, key: ModelKey) -> bool:
         """The model is there and passes its checksum."""
@@ -140,89 +136,53 @@ class Store:
         names = (path.stem for path in (self.directory / role).glob("*.safetensors"))
         return sorted(ModelKey(role, int(name)) for name in names if name.isdigit())
 
-    def keep_targets(self, targets: NDArray[Any]) -> None:
-        """Keep the true targets; refused if the store already has others."""
-        kept = self.targets()
-        if kept is None:
-            self._save(self.directory / "targets.safetensors", {"targets": targets}, {"model": "targets"})
-        elif kept.dtype != targets.dtype or not np.array_equal(kept, targets):
+    def keep_targets(self, targets: NDArray[Any]) -> bool:
+        """Keep the true targets; refused if the store has others. True if a damaged file was written again."""
+        path = self.directory / "targets.safetensors"
+        digest = _values_digest(targets)
+        if self.manifest.get("targets", digest) != digest:
             raise InputError(f"targets: {self.directory} already holds other targets; use another directory")
+        try:
+            if self.targets() is not None:
+                return False
+            damaged = False
+        except DamagedFile:
+            damaged = True
+        self.note(targets=digest)
+        with _writing(path):
+            write_artefact(path, {"targets": targets}, self._identity("targets"))
+        return damaged
 
     def targets(self) -> NDArray[Any] | None:
         """The true targets of the records, if they were given."""
         path = self.directory / "targets.safetensors"
-        return self._load(path, {"model": "targets"})["targets"] if path.exists() else None
-
-    def claims(self) -> Claims:
-        return Claims(self.directory / "claims.lock")
-
-    def _save(self, path: Path, arrays: Arrays, facts: dict[str, str]) -> None:
-        arrays = {name: np.ascontiguousarray(array) for name, array in sorted(arrays.items())}
-        facts = {**facts, "study": self.fingerprint}
-        content = save(arrays, {**facts, "sha256": _digest(arrays, facts)})
-        with _writing(path):
-            write_bytes(path, content)
-
-    def _load(self, path: Path, expected: dict[str, str]) -> Arrays:
+        remedy = "run the study with the targets again, which writes it again"
         try:
-            with safe_open(path, framework="numpy") as file:
-                facts = dict(file.metadata() or {})
-                arrays = {name: file.get_tensor(name) for name in sorted(file.keys())}
+            return self._read(path, "targets", remedy)["targets"]
+        except FileNotFoundError:
+            return None
+
+    @contextmanager
+    def claims(self) -> Iterator[Claims]:
+        """Claims on tasks of this study; they end with the block."""
+        path = self.directory / "claims.lock"
+        with _writing(path):
+            claims = Claims(path)
+        try:
+            yield claims
+        finally:
+            claims.close()
+
+    def _identity(self, name: str) -> dict[str, str]:
+        return {"study": self.fingerprint, "of": name}
+
+    def _read(self, path: Path, name: str, remedy: str) -> Arrays:
+        try:
+            return read_artefact(path, self._identity(name)).arrays
         except FileNotFoundError:
             raise
-        except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
-            raise DamagedFile(f"store: {path} cannot be read ({error}); it is trained again by a new run") from error
-        expected = {**expected, "study": self.fingerprint}
-        if facts.pop("sha256", "") != _digest(arrays, facts):
-            raise DamagedFile(f"store: {path} fails its checksum; it is trained again by a new run")
-        if not expected.items() <= facts.items():
-            raise DamagedFile(f"store: {path} is not the file of {expected['model']} of this study")
-        return arrays
-
-
-class Claims:
-    """Which tasks this process is working on, seen by other processes on the same store.
-
-    A claim is a lock on one byte of a file. The kernel drops it when its holder ends, however it ends, so
-    there are no stale claims. Without such locks (Windows) every claim is granted: two processes then do the
-    same work twice, which costs time and harms nothing. Claims belong to the process: its threads are not told
-    apart.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: int | None = None
-
-    def __enter__(self) -> Claims:
-        if sys.platform != "win32":
-            with _writing(self._path):
-                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
-    def take(self, key: ModelKey) -> bool:
-        """Claim the task that starts with this model; False if another process has it."""
-        if sys.platform != "win32" and self._file is not None:
-            try:
-                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _byte_of(key))
-            except (BlockingIOError, PermissionError):
-                return False
-        return True
-
-    def wait_for_manifest(self) -> None:
-        """Claim the manifest, once no other process has it."""
-        if sys.platform != "win32" and self._file is not None:
-            fcntl.lockf(self._file, fcntl.LOCK_EX, 1, MANIFEST_BYTE)
-
-    def release(self, key: ModelKey) -> None:
-        if sys.platform != "win32" and self._file is not None:
-            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _byte_of(key))
+        except (UnusableArtefact, OSError) as error:
+            raise DamagedFile(f"store: {path} cannot be used ({error}); {remedy}") from error
 
 
 def fingerprint(value: Any) -> str:
@@ -230,20 +190,17 @@ def fingerprint(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def _byte_of(key: ModelKey) -> int:
-    return 2 * key.number + (key.role == "target")
+def _values_digest(targets: NDArray[Any]) -> str:
+    """The SHA-256 of targets; integers are the same in any width."""
+    values = np.ascontiguousarray(targets.astype(np.int64 if targets.dtype.kind in "iub" else np.float64))
+    kind = "values" if values.dtype.kind == "f" else "classes"
+    return f"{kind} {list(values.shape)} {hashlib.sha256(values.tobytes()).hexdigest()}"
 
 
-def _digest(arrays: Arrays, facts: Mapping[str, str]) -> str:
-    shapes = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
-    digest = hashlib.sha256(json.dumps([shapes, dict(facts)], sort_keys=True).encode())
-    for array in arrays.values():
-        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, indent=2, sort_keys=True) + "\n"
+def _signed(manifest: Mapping[str, Any]) -> str:
+    """A manifest as JSON, with the SHA-256 of all else in it."""
+    content = {name: value for name, value in manifest.items() if name != "sha256"}
+    return json.dumps({**content, "sha256": fingerprint(content)}, indent=2, sort_keys=True) + "\n"
 
 
 def _plain(value: Any) -> Any:
@@ -253,19 +210,22 @@ def _plain(value: Any) -> Any:
 
 def _read_manifest(path: Path) -> dict[str, Any]:
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_bytes().decode("utf-8")
+        manifest = json.loads(text)
         if manifest["format"] != FORMAT:
             raise InputError(f"store: {path} has format {manifest['format']}; this version reads {FORMAT}")
-        if manifest["fingerprint"] != fingerprint(manifest["study"]):
-            raise StoreError(f"store: {path} was altered: its fingerprint is not that of its study")
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        if text != _signed(manifest) or manifest["fingerprint"] != fingerprint(manifest["study"]):
+            raise StoreError(f"store: {path} was altered since it was written: its checksum does not hold")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
         raise StoreError(f"store: {path} is not a manifest of a study ({error!r})") from error
-    return dict(manifest)
+    return {name: value for name, value in manifest.items() if name != "sha256"}
 
 
 def _create(path: Path, content: str) -> None:
-    """Write the file unless another process has just done so; the first one stays."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    """Write the file unless another thread or process has just done so; the first one stays."""
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     write_text(draft, content)
     try:
         os.link(draft, path)

@@ -15,20 +15,21 @@ import os
 import time
 import warnings
 from collections import Counter, deque
-from collections.abc import Iterable
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from noshadow.errors import InputError, NoshadowWarning
+from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.progress import progress_bar
-from noshadow.shadow.engines import Engine, ProcessEngine, SerialEngine, share_cores
+from noshadow.shadow.claims import Claims
+from noshadow.shadow.engines import Engine, ProcessEngine, SerialEngine, TaskHeard, share_cores
 from noshadow.shadow.fingerprint import describe_procedure, describe_value
-from noshadow.shadow.plan import ModelKey, Plan, Role
+from noshadow.shadow.plan import ROLES, SPLITS, ModelKey, Plan, Role
 from noshadow.shadow.ray_engine import RayEngine
 from noshadow.shadow.result import StudyResult
-from noshadow.shadow.store import Claims, DamagedFile, Store
-from noshadow.shadow.work import Failure, Outcome, Task, Train, TrainsMany
+from noshadow.shadow.store import DamagedFile, Store
+from noshadow.shadow.work import Failure, Outcome, Task, Train, TrainsMany, to_numpy
 
 EngineName = Literal["processes", "ray", "serial"]
 ATTEMPTS_AFTER_ERROR = 2  # an exception in train is retried once
@@ -44,6 +45,10 @@ class StudyError(RuntimeError):
         self.failures = failures
 
 
+class StudyInterrupted(KeyboardInterrupt):
+    """Ctrl-C during a study; the message says how many of its models are kept."""
+
+
 class Study:
     """Many models on half-splits of the same records.
 
@@ -54,8 +59,12 @@ class Study:
     store            directory that holds the study; it is created, or continued if it holds this very study
     targets, head    the true targets and the head's name, kept for the attacks
     n_target_models  further models, outside the reference set, for attacks to be aimed at
+    reruns           train each target model a second time, on the same members with another seed
     data             what the models are trained on (arrays, or a name of your own), for the fingerprint
     procedure        a name for the training procedure in place of the fingerprint of ``train``
+
+    A store belongs to one procedure: the code of ``train`` and the content of all that it refers to. After a change of
+    either the store is refused, never continued with models of two kinds.
     """
 
     def __init__(
@@ -69,8 +78,9 @@ class Study:
         targets: Any = None,
         head: str | None = None,
         n_target_models: int = 0,
+        reruns: bool = False,
         data: Any = None,
-        procedure: str | None = None,
+        procedure: Any = None,
     ) -> None:
         if not callable(train):
             raise InputError(f"train: expected a callable (members, seed) -> outputs, got {type(train).__name__}")
@@ -82,14 +92,14 @@ class Study:
         self.train = train
         self.n_models = n_models
         self.n_target_models = n_target_models
+        self.n_reruns = n_target_models if reruns else 0
         self.directory = store
         self.head = head
-        self.targets = None if targets is None else np.asarray(targets)
-        if self.targets is not None and (self.targets.ndim == 0 or len(self.targets) != n_samples):
-            raise InputError(f"targets: expected {n_samples} rows, got shape {self.targets.shape}")
+        self.targets = None if targets is None else _checked_targets(targets, n_samples)
         self._identity = {
             "n_samples": n_samples,
             "seed": seed,
+            "splits": SPLITS,
             "data": describe_value(data),
             "procedure": describe_procedure(train) if procedure is None else procedure,
         }
@@ -117,26 +127,31 @@ class Study:
         _warn_of_damage(store, pending)
         if pending:
             with store.claims() as claims, _Run(store, claims, tasks, pending, progress) as run:
-                running_on = self._engine(engine, workers, min(workers_used, len(pending)), threads, address)
+                running_on = self._engine(engine, workers, min(workers_used, len(pending)), threads, address, run.heard)
                 try:
                     run.complete(running_on)
+                except KeyboardInterrupt:
+                    raise _interrupted(store, tasks) from None
                 finally:
                     running_on.close()
             if run.failures:
-                raise _study_error(store, run.failures, self.n_models + self.n_target_models)
-        return StudyResult(store, tuple(self._keys("shadow")), tuple(self._keys("target")))
+                raise _study_error(store, run.failures, self.n_models + self.n_target_models + self.n_reruns)
+        return StudyResult(store, *(self._keys(role) for role in ROLES))
 
     def _open_store(self) -> Store:
         store = Store.open_for(self.directory, self._identity)
         with store.deciding():
-            if self.targets is not None:
-                store.keep_targets(self.targets)
+            if self.targets is not None and store.keep_targets(self.targets):
+                warnings.warn(
+                    f"the targets in {store.directory} were damaged and are written again", NoshadowWarning, 3
+                )
             kept = store.manifest.get("head")
             if self.head is not None and kept not in (None, self.head):
                 raise InputError(f"head: {store.directory} holds a study of head {kept!r}, not {self.head!r}")
             store.note(
                 n_models=max(self.n_models, store.manifest.get("n_models", 0)),
                 n_target_models=max(self.n_target_models, store.manifest.get("n_target_models", 0)),
+                n_reruns=max(self.n_reruns, store.manifest.get("n_reruns", 0)),
                 head=self.head or kept,
             )
             if "models_at_once" not in store.manifest:  # decided once: other groups would change the last bits
@@ -151,29 +166,31 @@ class Study:
         workers, _ = share_cores(models, None, None)
         return max(1, self.train.models_at_once(most=-(-models // workers)))
 
-    def _keys(self, role: Role) -> Iterable[ModelKey]:
-        count = self.n_models if role == "shadow" else self.n_target_models
-        return (ModelKey(role, number) for number in range(count))
+    def _keys(self, role: Role) -> tuple[ModelKey, ...]:
+        count = {"shadow": self.n_models, "target": self.n_target_models, "rerun": self.n_reruns}[role]
+        return tuple(ModelKey(role, number) for number in range(count))
 
     def _tasks(self, store: Store) -> list[Task]:
         """All models in consecutive groups, done or not: a group is always trained as a whole."""
         at_once = int(store.manifest["models_at_once"])
         tasks = []
-        for role in ("shadow", "target"):
-            keys = tuple(self._keys(role))
+        for role in ROLES:
+            keys = self._keys(role)
             for start in range(0, len(keys), at_once):
                 group = keys[start : start + at_once]
                 members = tuple(self.plan.members(key) for key in group)
                 tasks.append(Task(group, members, tuple(map(self.plan.seed_of, group)), self.plan.n_samples))
         return tasks
 
-    def _engine(self, name: str, asked: int | None, workers: int, threads: int, address: str | None) -> Engine:
+    def _engine(
+        self, name: str, asked: int | None, workers: int, threads: int, address: str | None, heard: TaskHeard
+    ) -> Engine:
         if address is not None and name != "ray":
             raise InputError(f"address: is for engine='ray', not {name!r}")
         if name == "processes":
-            return ProcessEngine(self.train, workers, threads)
+            return ProcessEngine(self.train, workers, threads, heard)
         if name == "serial":
-            return SerialEngine(self.train, threads)
+            return SerialEngine(self.train, threads, heard)
         if name == "ray":
             return RayEngine(self.train, asked, threads, address)
         raise InputError(f"engine: {name!r} is not an engine; use 'processes', 'ray' or 'serial'")
@@ -192,12 +209,13 @@ class _Run:
         self._held: set[ModelKey] = set()
         self._errors: Counter[ModelKey] = Counter()
         self._deaths: Counter[ModelKey] = Counter()
-        self._bar = progress_bar("training models", sum(len(task.keys) for task in tasks), progress)
-        self._finished = sum(len(task.keys) for task in tasks) - sum(len(task.keys) for task in pending)
+        self._partly: dict[ModelKey, float] = {}  # by task, how much of it the bar shows before it is done
+        total, left = (sum(len(task.keys) for task in some) for some in (tasks, pending))
+        title = f"training models ({total - left} resumed)" if left < total else "training models"
+        self._bar = progress_bar(title, total, progress, done=total - left)
 
     def __enter__(self) -> _Run:
         self._advance = self._bar.__enter__()
-        self._advance(self._finished)
         return self
 
     def __exit__(self, *reason: Any) -> None:
@@ -213,11 +231,18 @@ class _Run:
                 for outcome in engine.wait(POLL_SECONDS):
                     running -= 1
                     self._settle(outcome)
-            elif self._pending:  # all that is left is in the hands of another process
+            elif self._pending:  # all that is left is in the hands of another run
                 time.sleep(POLL_SECONDS)
 
+    def heard(self, task: Task, models: float) -> None:
+        """So many models more of a task are done. A task is with one worker at a time, and so is its entry."""
+        key = task.keys[0]
+        models = min(models, len(task.keys) - self._partly.get(key, 0.0))
+        self._partly[key] = self._partly.get(key, 0.0) + models
+        self._advance(models)
+
     def _next(self) -> Task | None:
-        """The first pending task that no other process has; those finished elsewhere meanwhile drop out."""
+        """The first pending task that no other run has; those finished elsewhere meanwhile drop out."""
         for _ in range(len(self._pending)):
             task = self._pending.popleft()
             key = task.keys[0]
@@ -245,6 +270,7 @@ class _Run:
             self._done(task)
         elif self._may_retry(task.keys[0], any(failure.died for failure in failed.values())):
             self._pending.appendleft(task)
+            self._advance(-self._partly.pop(task.keys[0], 0.0))
         else:
             self.failures |= {key: failure for key, failure in failed.items() if key in missing}
             self._done(task)
@@ -257,7 +283,24 @@ class _Run:
     def _done(self, task: Task) -> None:
         self._held.discard(task.keys[0])
         self._claims.release(task.keys[0])
-        self._advance(len(task.keys))
+        self._advance(len(task.keys) - self._partly.pop(task.keys[0], 0.0))
+
+
+def _checked_targets(targets: Any, n_samples: int) -> NDArray[Any]:
+    """The true targets as an array of numbers, a row per record."""
+    values = np.asarray(to_numpy(targets))
+    if values.ndim == 0 or len(values) != n_samples:
+        raise InputError(f"targets: expected {n_samples} rows, got shape {values.shape}")
+    if values.dtype.kind not in "fiub":
+        raise InputError(
+            f"targets: must be numbers, got {values.dtype} (row 0: {values.reshape(n_samples, -1)[0, 0]!r}); give "
+            "classes as 0, 1, 2, ... in the order of the model's outputs, such as "
+            "numpy.unique(targets, return_inverse=True)[1]"
+        )
+    bad = np.flatnonzero(~np.isfinite(values.reshape(n_samples, -1)).all(axis=1))
+    if len(bad):
+        raise InputError(f"targets: NaN or infinite in {name_rows(bad.tolist())}; leave such records out of the study")
+    return values
 
 
 def _check_head(name: str) -> None:
@@ -281,6 +324,14 @@ def _warn_of_damage(store: Store, pending: list[Task]) -> None:
             pass
     if damaged:
         warnings.warn("trained again, as their files are damaged:\n  " + "\n  ".join(damaged), NoshadowWarning, 3)
+
+
+def _interrupted(store: Store, tasks: list[Task]) -> StudyInterrupted:
+    keys = [key for task in tasks for key in task.keys]
+    kept = sum(store.is_whole(key) for key in keys)
+    return StudyInterrupted(
+        f"interrupted, {kept} of {len(keys)} models kept in {store.directory}; run the same again to continue"
+    )
 
 
 def _study_error(store: Store, failures: dict[ModelKey, Failure], total: int) -> StudyError:

@@ -11,8 +11,10 @@ models up to the rounding of differently ordered sums.
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +29,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from noshadow.errors import InputError
-from noshadow.shadow.fingerprint import array_digest, describe_value
+from noshadow.shadow.fingerprint import describe_parts
 from noshadow.shadow.networks import (
     DropoutSite,
     Network,
@@ -39,13 +41,15 @@ from noshadow.shadow.networks import (
 )
 from noshadow.shadow.recipe import ELEMENTWISE_OPTIMIZERS, Loss, Recipe, training_loss
 from noshadow.shadow.record import Record, Recorder
-from noshadow.shadow.work import Members, limited_threads
+from noshadow.shadow.work import Members, advance, limited_threads
 
 STACK_SIZES = (8, 16, 32, 64)
 SLOW_STEP = 0.01  # seconds: such a step is all arithmetic, and stacking only saves the cost of calls
 LARGEST_STACK = 2**26  # numbers in the parameters of a stack that is tried out
 WORTH_IT = 0.9  # a stack must take less than this share of the time to be preferred
 MASKS_A_DRAW = 2**18  # dropout numbers a model draws in one go
+_RANDOMNESS = threading.RLock()  # the global generator belongs to all threads
+TRAINER = 2  # raised when the same seed gives other models, or a record keeps something else, than before
 
 
 class TorchTrainer:
@@ -138,15 +142,43 @@ class TorchTrainer:
 
     def fingerprint(self) -> dict[str, Any]:
         """What is trained on what, how: two trainers with the same fingerprint train the same models."""
-        return {
-            "model": describe_value(self.model),
-            "architecture": describe_value(repr(self._new_module(0, ())).splitlines()),
-            "recipe": self.recipe.fingerprint(),
-            "loss": self.head if self.loss is training_loss(self.head) else describe_value(self.loss),
-            "inputs": array_digest(self.inputs.cpu().numpy()),
-            "targets": array_digest(self.targets.cpu().numpy()),
-            **({} if self.record is None else {"record": describe_value(asdict(self.record))}),
+        network = self._undrawn_network()
+        parts = {
+            "model": self.model,
+            "network": network,
+            "loss": self.head if self.loss is training_loss(self.head) else self.loss,
+            "inputs": self.inputs.cpu().numpy(),
+            "targets": self.targets.cpu().numpy(),
+            **{f"recipe.{name}": value for name, value in self.recipe.parts().items()},
+            **({} if self.record is None else {f"record.{name}": value for name, value in asdict(self.record).items()}),
         }
+        found = describe_parts(parts, "train")
+        return {**found, "architecture": repr(network).splitlines(), "trainer": TRAINER}
+
+    def for_reruns(self) -> TorchTrainer:
+        """The same training for models that are trained a second time: those keep no features and no checkpoints."""
+        again = copy.copy(self)
+        again.record = None if self.record is None else Record(checkpoints=0, features=False)
+        return again
+
+    def _undrawn_network(self) -> nn.Module:
+        """A new module whose random initial weights are zero: what is left is architecture, code and given weights.
+
+        Weights are random if another seed gives others. Left in, they would tie a study to one kind of processor.
+        """
+        network, other = (self._new_module(seed, ()) for seed in (0, 1))
+        others = _tensors(other)
+        with torch.no_grad():
+            for name, tensor in _tensors(network).items():
+                twin = others.get(name)
+                if twin is tensor and tensor.requires_grad:
+                    raise InputError(
+                        f"model: must give a new module at every call, but gave the same parameter {name} twice, "
+                        "which each model would go on training; return copy.deepcopy(...) of it"
+                    )
+                if twin is None or not torch.equal(tensor, twin):
+                    tensor.zero_()
+        return network
 
     def _single_network(self, seed: int) -> SingleNetwork:
         return SingleNetwork(self._new_module(seed, self._sites), self.loss)
@@ -191,6 +223,7 @@ class TorchTrainer:
                 optimizer.zero_grad(set_to_none=True)
                 torch.autograd.backward(network.loss(x, y, masks))
                 optimizer.step()
+                advance(len(seeds) / (epochs * len(batches)))
                 yield step + 1 == len(batches)
 
     def _masks(self, batches: Sequence[Tensor], drops: Sequence[torch.Generator]) -> Iterator[dict[str, Tensor]]:
@@ -258,6 +291,11 @@ class TorchTrainer:
             return min(_seconds(steps, block) for _ in range(3)) / count
 
 
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
 def _seconds(steps: Iterator[bool], count: int) -> float:
     """Mean seconds of the next steps."""
     start = time.perf_counter()
@@ -268,8 +306,8 @@ def _seconds(steps: Iterator[bool], count: int) -> float:
 
 @contextmanager
 def _own_randomness(seed: int, device: str) -> Iterator[None]:
-    """Torch's global generator starts at ``seed`` inside, and is afterwards as it was."""
-    with torch.random.fork_rng(devices=[] if device == "cpu" else None):
+    """Torch's global generator starts at ``seed`` inside, and is afterwards as it was; one thread at a time."""
+    with _RANDOMNESS, torch.random.fork_rng(devices=[] if device == "cpu" else None):
         torch.manual_seed(seed)
         yield
 

@@ -13,12 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from noshadow.artefact import Arrays
 from noshadow.errors import InputError, name_rows
 from noshadow.shadow.plan import ModelKey
-from noshadow.shadow.store import Arrays
 
 Members = NDArray[np.int64]
 Train = Callable[[Members, int], Any]
+Heard = Callable[[float], None]
+"""Is told how many models more are done; a part of one counts as such."""
+
+_listening: Heard | None = None
 
 
 @runtime_checkable
@@ -30,9 +34,17 @@ class TrainsMany(Protocol):
     def train_many(self, members: Sequence[Members], seeds: Sequence[int]) -> Sequence[Any]: ...
 
 
+@runtime_checkable
+class RerunsOtherwise(Protocol):
+    """A ``train`` callable that keeps less of models that are trained a second time, such as ``TorchTrainer``."""
+
+    def __call__(self, members: Members, seed: int) -> Any: ...
+    def for_reruns(self) -> Train: ...
+
+
 @dataclass(frozen=True)
 class Task:
-    """Models that are trained together (one, unless the trainer takes several), their splits and seeds."""
+    """Models of one role that are trained together (one, unless the trainer takes several), splits and seeds."""
 
     keys: tuple[ModelKey, ...]
     members: tuple[Members, ...]
@@ -61,10 +73,18 @@ class Outcome:
         return cls(task, (Failure(reason, died=True),) * len(task.keys))
 
 
-def perform(train: Train, task: Task, threads: int) -> Outcome:
+def advance(models: float) -> None:
+    """For trainers: so many models more are done. A stack of G models on epoch e of E has done G·e/E of them."""
+    if _listening is not None:
+        _listening(models)
+
+
+def perform(train: Train, task: Task, threads: int, heard: Heard | None = None) -> Outcome:
     """Train the models of a task. Never raises for what ``train`` does: that becomes a ``Failure``."""
     try:
-        with limited_threads(threads):
+        if task.keys[0].role == "rerun" and isinstance(train, RerunsOtherwise):
+            train = train.for_reruns()
+        with limited_threads(threads), _telling(heard):
             if len(task.keys) > 1 and isinstance(train, TrainsMany):
                 given = list(train.train_many(task.members, task.seeds))
             else:
@@ -74,6 +94,16 @@ def perform(train: Train, task: Task, threads: int) -> Outcome:
     except (Exception, SystemExit) as error:
         return Outcome(task, (_failure(error),) * len(task.keys))
     return Outcome(task, tuple(_checked(result, task.n_samples) for result in given))
+
+
+@contextmanager
+def _telling(heard: Heard | None) -> Iterator[None]:
+    global _listening
+    before, _listening = _listening, heard
+    try:
+        yield
+    finally:
+        _listening = before
 
 
 @contextmanager

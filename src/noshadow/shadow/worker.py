@@ -1,5 +1,7 @@
 """A worker process: reads tasks from its standard input, writes outcomes to its standard output.
 
+While a task is performed it also writes, a few times a second at most, how many models more are done.
+
 It is a fresh interpreter, not a fork, so threads and locks of the parent cannot hang it, and it does not
 import the parent's main script, so scripts need no ``if __name__ == "__main__"``. What it receives comes from
 its parent through a pipe that only the two of them hold.
@@ -14,10 +16,12 @@ import signal
 import struct
 import sys
 import threading
+import time
 from typing import IO, Any
 
 from noshadow.shadow.work import Train, perform
 
+SECONDS_BETWEEN_NEWS = 0.25
 _HEADER = struct.Struct("!Q")
 
 
@@ -52,8 +56,24 @@ def main() -> None:
     tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(inbox, tasks), daemon=True).start()
     while True:
-        outcome = perform(train, pickle.loads(tasks.get()), threads)
+        outcome = perform(train, pickle.loads(tasks.get()), threads, _News(outbox))
         send(outbox, pickle.dumps(outcome, protocol=5))
+
+
+class _News:
+    """Gathers what is done and sends it on now and then."""
+
+    def __init__(self, outbox: IO[bytes]) -> None:
+        self._outbox = outbox
+        self._models = 0.0
+        self._sent = time.monotonic()
+
+    def __call__(self, models: float) -> None:
+        self._models += models
+        now = time.monotonic()
+        if now - self._sent >= SECONDS_BETWEEN_NEWS:
+            send(self._outbox, pickle.dumps(self._models, protocol=5))
+            self._models, self._sent = 0.0, now
 
 
 def _listen(inbox: IO[bytes], tasks: queue.SimpleQueue[bytes]) -> None:

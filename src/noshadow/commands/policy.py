@@ -1,0 +1,145 @@
+"""One policy for all commands: what goes wrong is said in one sentence, in the words of the command line.
+
+    0  fine                                                     1  over policy, and nothing else
+    2  usage: options that are wrong, contradict each other, or name what is not there
+    3  could not do it: damaged files, no memory, no space, missing packages, failed training, Ctrl-C
+
+Functions name their arguments (``ridge: expected …``), commands their options (``--ridge: expected …``): a command
+says once what its options are called, and the sentence is put into those words here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import typer
+
+from noshadow.errors import FileError, InputError, NoshadowWarning
+
+USAGE, COULD_NOT = 2, 3
+MOST_REASONS = 3
+
+
+class Command:
+    """The words of a command, and the notes that were given while it ran.
+
+    options   what it calls the arguments of the functions behind it: ``ridge`` is ``--ridge``
+    contents  where a file or a folder holds others of them: ``features`` is ``features in FILE``
+    """
+
+    def __init__(self, options: Mapping[str, str], contents: Mapping[str, str]) -> None:
+        self._options = options
+        self._names = {**contents, **options}
+        self._notes: dict[str, None] = {}
+
+    @property
+    def notes(self) -> list[str]:
+        """Every warning so far, once, in the command's words."""
+        return [self.says(note) for note in self._notes]
+
+    def note(self, text: str) -> None:
+        self._notes[text] = None
+
+    def is_usage(self, error: InputError) -> bool:
+        """Whether what was typed is at fault: an option, not what a file holds."""
+        return not isinstance(error, FileError) and error.argument.split(", ")[0] in self._options
+
+    def says(self, text: str) -> str:
+        """The text on one line, ``ridge: …`` as ``--ridge: …`` and ``head='softmax'`` as ``--head softmax``."""
+        text = " ".join(text.split())
+        about, colon, rest = text.partition(": ")
+        arguments = about.split(", ")
+        if colon and all(argument in self._names for argument in arguments):
+            text = f"{', '.join(self._names[argument] for argument in arguments)}: {rest}"
+        return re.sub(r"\b([a-z_]+)=('[^']*'|[\w.]+)", self._as_option, text)
+
+    def _as_option(self, found: re.Match[str]) -> str:
+        argument, value = found.group(1), found.group(2).strip("'")
+        option = argument.replace("_", "-")
+        if argument not in self._names:
+            return found.group(0)
+        return {"True": f"--{option}", "False": f"--no-{option}"}.get(value, f"--{option} {value}")
+
+
+@contextmanager
+def explained_errors(
+    options: Mapping[str, str] | None = None, contents: Mapping[str, str] | None = None
+) -> Iterator[Command]:
+    """Around all that a command does: errors become a sentence on stderr and an exit code, warnings become notes.
+
+    The arguments are those of ``Command``.
+    """
+    command = Command(options or {}, contents or {})
+    with warnings.catch_warnings():
+        shown_before = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+            if issubclass(category, NoshadowWarning):
+                command.note(str(message))
+            else:
+                shown_before(message, category, *rest, **more)
+
+        warnings.showwarning = show
+        warnings.simplefilter("always", NoshadowWarning)
+        try:
+            yield command
+            sys.stdout.flush()  # here, and not when Python ends, whoever reads it may turn out to be gone
+        except typer.Exit:
+            raise
+        except KeyboardInterrupt as error:
+            _end(str(error) or "interrupted, nothing was written", COULD_NOT, command, "")
+        except BrokenPipeError:  # as head does, which has what it wanted
+            _drop_output()
+            raise typer.Exit(COULD_NOT) from None
+        except InputError as error:
+            _end(str(error), USAGE if command.is_usage(error) else COULD_NOT, command)
+        except Exception as error:
+            _end(_explanation(error), COULD_NOT, command)
+
+
+def _explanation(error: Exception) -> str:
+    failures = getattr(error, "failures", None)
+    if isinstance(failures, dict):  # a StudyError, whose message goes on with a traceback
+        reasons = [f"{key}: {failure.reason}" for key, failure in list(failures.items())[:MOST_REASONS]]
+        more = [f"{len(failures) - MOST_REASONS} more"] if len(failures) > MOST_REASONS else []
+        return f"{str(error).partition(chr(10))[0]} {'; '.join(reasons + more)}"
+    if isinstance(error, MemoryError) or "allocate memory" in str(error):  # NumPy's and torch's
+        return f"out of memory ({str(error) or 'none is left'}); use fewer records or features, or a larger machine"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    if isinstance(error, (ImportError, OSError)):
+        return str(error)
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{os.path.basename(last.filename)}, line {last.lineno}"
+    return (
+        f"this should not have happened, please report it: {type(error).__name__}: {error} "
+        f"({where}; NOSHADOW_TRACEBACK=1 shows more)"
+    )
+
+
+def _drop_output() -> None:
+    """What could not be written to stdout is not tried again when Python ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _end(text: str, code: int, command: Command, kind: str = "error: ") -> NoReturn:
+    if os.environ.get("NOSHADOW_TRACEBACK"):
+        traceback.print_exc()
+    _drop_output()
+    from rich.console import Console
+
+    console = Console(stderr=True, soft_wrap=True)
+    for note in command.notes:
+        console.print(f"note: {note}", style="yellow", markup=False, highlight=False)
+    console.print(f"{kind}{command.says(text)}", style="red", markup=False, highlight=False)
+    raise typer.Exit(code) from None

@@ -1,0 +1,128 @@
+"""Targets: which forms there are, and the one form that each head works with.
+
+Targets come as classes, one-hot rows, several 0/1 labels per record, ±1 labels, soft labels or values. What a head
+cannot take is refused with the heads that could: the wrong head gives plausible numbers that mean nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from noshadow.errors import InputError, name_rows
+
+Form = Literal["one-hot", "multi-hot", "0/1", "±1", "soft", "shares", "values"]
+"""one-hot    rows of 0 and a single 1                       multi-hot  rows of 0 and 1, any number of ones
+0/1        one column of 0 and 1                          ±1         −1 and 1 only
+soft       rows of shares that add up to 1, not one-hot   shares     numbers within [0, 1], not all of them 0 or 1
+values     anything else"""
+
+MULTI_LABEL = "head='logistic' for independent labels (binary cross-entropy)"
+SQUARED = "head='squared' for a squared error (MSE)"
+
+
+def form_of(targets: Tensor) -> Form:
+    """The form of targets (n,) or (n, q), by their values alone."""
+    y = targets.to(torch.float64)
+    y = y.unsqueeze(1) if y.ndim == 1 else y
+    if bool(((y == 0) | (y == 1)).all()):
+        if y.shape[1] == 1:
+            return "0/1"
+        return "one-hot" if bool((y.sum(1) == 1).all()) else "multi-hot"
+    if bool((y.abs() == 1).all()):
+        return "±1"
+    if bool(((y >= 0) & (y <= 1)).all()):
+        return "soft" if y.shape[1] > 1 and bool(((y.sum(1) - 1).abs() < 1e-3).all()) else "shares"
+    return "values"
+
+
+def check_targets(targets: Tensor, outputs: Tensor, head: str) -> Tensor:
+    """The targets of n records in the form that the head works with, on the outputs' device.
+
+    squared   (n, m) values in float64
+    softmax   (n,) classes 0 … m−1; one-hot rows (n, m) are turned into them
+    logistic  (n,) 0 or 1 for one output, (n, m) for m labels
+    """
+    n, m = outputs.shape
+    y = targets.unsqueeze(1) if targets.ndim == 1 else targets
+    if y.ndim != 2:
+        raise InputError(f"targets: expected shape (n,) or (n, m), got {tuple(y.shape)}")
+    if y.shape[0] != n:
+        raise InputError(f"targets: {y.shape[0]} rows, but features has {n}; they must be the same records")
+    if y.is_complex():
+        raise InputError(f"targets: expected real numbers, got {y.dtype}")
+    y = y.to(outputs.device)
+    if head == "squared":
+        return _values(y, m)
+    if head == "logistic":
+        return _labels(y, m)
+    return _classes(y, m)
+
+
+def _values(y: Tensor, m: int) -> Tensor:
+    if y.shape[1] != m:
+        raise InputError(f"targets: {y.shape[1]} values a record, but outputs has {m} columns")
+    bad = (~torch.isfinite(y)).any(1).nonzero().flatten().tolist()
+    if bad:
+        raise InputError(
+            f"targets: NaN or infinite in {name_rows(bad)} (counted from 0); drop those records before training and "
+            "auditing"
+        )
+    return y.to(torch.float64)
+
+
+def _labels(y: Tensor, m: int) -> Tensor:
+    if y.shape[1] != m:
+        several = f"; for one class per record of {m} use head='softmax'" if m > 1 else ""
+        raise InputError(
+            f"targets: {m} logistic output{'s' if m > 1 else ''} need 0/1 targets of shape (n, {m}), got "
+            f"{tuple(y.shape)}{several}"
+        )
+    _require_classes(y, 2, "" if m == 1 else f" for each of {m} labels (head='logistic' with several outputs)")
+    y = y.to(torch.int64)
+    return y.squeeze(1) if m == 1 else y
+
+
+def _classes(y: Tensor, m: int) -> Tensor:
+    if y.shape[1] == 1:
+        _require_classes(y, m)
+        return y.squeeze(1).to(torch.int64)
+    if y.shape[1] != m:
+        raise InputError(f"targets: expected classes of shape (n,), or one-hot (n, {m}), got {tuple(y.shape)}")
+    form = form_of(y)
+    if form == "one-hot":
+        return y.to(torch.int64).argmax(1)
+    wrong = (~(((y == 0) | (y == 1)).all(1) & (y.to(torch.float64).sum(1) == 1))).nonzero().flatten().tolist()
+    where = f"{name_rows(wrong)} (counted from 0)"
+    if form == "multi-hot":
+        raise InputError(
+            f"targets: no label or several in {where}, but head='softmax' takes one class per record; pass "
+            f"{MULTI_LABEL}, or {SQUARED}"
+        )
+    if form == "soft":
+        raise InputError(
+            f"targets: soft labels in {where}, but head='softmax' takes one class per record; pass the classes, with "
+            f"label_smoothing= if these are smoothed ones, or {SQUARED}"
+        )
+    raise InputError(
+        f"targets: neither classes nor one-hot in {where}, as head='softmax' takes them; pass classes 0 … {m - 1} of "
+        f"shape (n,), or {SQUARED}"
+    )
+
+
+def _require_classes(y: Tensor, n_classes: int, what: str = "") -> None:
+    """Whole numbers 0 … n_classes − 1 in every entry."""
+    if y.dtype == torch.bool:
+        return
+    inside = torch.isfinite(y) & (y >= 0) & (y < n_classes) & (y == y.floor())
+    bad = (~inside).any(1).nonzero().flatten().tolist()
+    if bad:
+        found = y[bad[0]][~inside[bad[0]]][0].item()
+        hint = " (map −1 to 0)" if n_classes == 2 and found == -1 else ""
+        ignored = "; torch leaves such records out of training, so leave them out of data" if found == -100 else ""
+        raise InputError(
+            f"targets: expected classes 0 … {n_classes - 1}{what}{hint}, got {found:g} in {name_rows(bad)} "
+            f"(counted from 0){ignored}"
+        )

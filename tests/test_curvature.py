@@ -55,7 +55,7 @@ def reference(x, z, y, head, ridge=0.0, bias=True, penalize_bias=True):
 
 @pytest.mark.parametrize("head", ["squared", "logistic", "softmax"])
 @pytest.mark.parametrize(("ridge", "penalize_bias"), [(0.0, True), (1.5, True), (1.5, False)])
-@pytest.mark.parametrize("ugly", ["plain", "dead", "duplicated", "constant", "collinear", "tiny_and_huge", "all_zero"])
+@pytest.mark.parametrize("ugly", ["plain", "dead", "duplicated", "constant", "collinear", "all_zero"])
 def test_ugly_features_get_the_pseudo_inverse_answer(head, ridge, penalize_bias, ugly):
     x, z, y = make(head)
     if ugly == "dead":
@@ -71,21 +71,18 @@ def test_ugly_features_get_the_pseudo_inverse_answer(head, ridge, penalize_bias,
     design = np.hstack([x, np.ones((len(x), 1))])
     z = design @ np.linalg.lstsq(design, z, rcond=None)[0]
     leverage, influence = reference(x, z, y, head, ridge, penalize_bias=penalize_bias)
-    if ugly == "tiny_and_huge" and ridge == 0:
-        x = x * np.array([1e-12, 1e12, 1.0, 1e-3, 1e5])  # without a ridge, units change nothing
     layer = LastLayer(x, z, y, head, ridge, penalize_bias=penalize_bias)
     got, found = score_with_diagnostics(layer)
     np.testing.assert_allclose(got["leverage"], leverage, rtol=1e-7, atol=1e-12)
     np.testing.assert_allclose(got["influence"], influence, rtol=1e-7, atol=1e-12)
-    assert found.rank == {"plain": 6, "tiny_and_huge": 6, "all_zero": 1}.get(ugly, 5)
+    assert found.rank == {"plain": 6, "all_zero": 1}.get(ugly, 5)
     assert np.isfinite(got.to_numpy()).all()
 
 
-@pytest.mark.parametrize("head", ["squared", "logistic", "softmax"])
-@pytest.mark.parametrize("m", [3, 4, 6])
+@pytest.mark.parametrize(
+    ("head", "m"), [("squared", 2), ("logistic", 1), ("softmax", 3), ("softmax", 4), ("softmax", 6)]
+)
 def test_the_result_does_not_depend_on_chunks_or_order(head, m, monkeypatch):
-    if head != "softmax" and m != 3:
-        m = 3
     x, z, y = make(head, n=101, m=m)
     whole = score(LastLayer(x, z, y, head, 0.5), CURVED)
     order = np.random.default_rng(0).permutation(101)

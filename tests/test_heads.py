@@ -135,9 +135,50 @@ def test_loss_change_does_not_cancel(size):
     assert close(value[0], (mpmath.mpf(2) + mpmath.mpf(size)) ** 2 - 4, 1e-13)
 
 
+GAPS = [0.0, 1e-9, 0.3, 1.0, 5.0, 20.0, 36.7, 40.0, 52.0, 60.0, 104.0, 700.0, 745.0, 1e4]
+SHIFTS = [1e-30, 1e-17, 1e-9, 0.5, 1.5, 5.0, 29.9, 30.1, 52.0, 104.0, 700.0, 710.0, 1e4, 1e6]
+
+
+@pytest.mark.parametrize("gap", [sign * gap for gap in GAPS for sign in (1, -1)])
+def test_loss_change_at_any_gap_and_shift(gap):
+    """A record on the wrong side by 52 and one on the right side by as much, moved a little or far, either way."""
+    for shift in [sign * shift for shift in SHIFTS for sign in (1, -1)]:
+        z, d = mpmath.mpf(gap), mpmath.mpf(shift)
+        truth = mpmath.log1p(mpmath.exp(-z - d)) - mpmath.log1p(mpmath.exp(-z))
+        one = HEADS["logistic"].loss_change(*_columns([gap], 1, [shift]))
+        assert close(one[0], truth), (gap, shift)
+        # the same record of a softmax, among classes that are out of the question
+        many = HEADS["softmax"].loss_change(*_columns([-2e4, gap, 0.0], 1, [0.0, shift, 0.0]))
+        assert close(many[0], truth), (gap, shift)
+
+
+def test_loss_change_of_many_classes_at_any_size():
+    rng = np.random.default_rng(0)
+
+    def loss(z):
+        return mpmath.log1p(mpmath.fsum(mpmath.exp(v - z[0]) for v in z[1:]))
+
+    for _ in range(400):
+        m = int(rng.integers(2, 6))
+        z, d = rng.normal(size=m) * 10.0 ** rng.uniform(-2, 3), rng.normal(size=m) * 10.0 ** rng.uniform(-14, 4)
+        before, shift = ([mpmath.mpf(float(v)) for v in values] for values in (z, d))
+        truth = loss([a + b for a, b in zip(before, shift, strict=True)]) - loss(before)
+        assert close(HEADS["softmax"].loss_change(*_columns(z, 0, d))[0], truth, 1e-12), (z, d)
+
+
+def _columns(z, y, d):
+    """One record's outputs, target and shift as tensors."""
+    return (
+        torch.as_tensor(np.array([z]), dtype=torch.float64),
+        torch.tensor([y]),
+        torch.as_tensor(np.array([d]), dtype=torch.float64),
+    )
+
+
 def test_leading_dimensions_are_free():
-    z = torch.randn(4, 5, 3, dtype=torch.float64)
-    y = torch.randint(0, 3, (5,)).expand(4, 5)
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(4, 5, 3, dtype=torch.float64, generator=generator)
+    y = torch.randint(0, 3, (5,), generator=generator).expand(4, 5)
     head = get_head("softmax")
     for k in range(4):
         torch.testing.assert_close(head.signal(z, y)[k], head.signal(z[k], y[k]))

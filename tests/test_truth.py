@@ -64,7 +64,7 @@ def test_newton_linearises_and_leave_one_out_does_not():
 
 
 def autograd_reference(x, y, theta, penalty, head):
-    """IF, NS and the full Newton score from dense autograd Hessians and explicit pseudo-inverses, record by record."""
+    """IF, NS and NS of the full step from dense autograd Hessians and explicit pseudo-inverses, record by record."""
     design = torch.cat([torch.as_tensor(x), torch.ones(len(x), 1, dtype=torch.float64)], 1)
     target = torch.as_tensor(y)
     m = theta.shape[1]
@@ -85,11 +85,14 @@ def autograd_reference(x, y, theta, penalty, head):
     inverse = torch.linalg.pinv(whole, hermitian=True, rtol=1e-12)
     influence = ((jacobian @ inverse) * jacobian).sum(1)
     newton, full = [], []
+    step = -inverse @ total
     for i in range(len(x)):
         own = torch.autograd.functional.hessian(lambda t, i=i: losses(t)[i], flat)
         without = torch.linalg.pinv(whole - own, hermitian=True, rtol=1e-12)
         newton.append(jacobian[i] @ without @ jacobian[i])
-        full.append(-jacobian[i] @ without @ (total - jacobian[i]))
+        # both heads take their Newton step; the gap is linear at the one with the record
+        step_without = -without @ (total - jacobian[i])
+        full.append((jacobian[i] + own @ step) @ (step_without - step))
     return influence.numpy(), torch.stack(newton).numpy(), torch.stack(full).numpy()
 
 

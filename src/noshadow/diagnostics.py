@@ -9,7 +9,7 @@ from noshadow.layer import LastLayer
 
 _LINEAR = 0.02
 _STATIONARY = 1.0  # leftover gradients, in those of a typical record, that are not worth a word
-_UNRELATED = -3.0  # standard errors by which halved outputs fit better; training on the targets makes it positive
+_UNRELATED = -2.0  # standard errors by which halved outputs fit better; training makes it positive, one outlier −1
 # Share of the leftover gradient below which another ridge explains it. Of networks stopped early it leaves more than
 # half, but a ridge that nobody used and that is far too large swamps what they had left.
 _TOO_LARGE = 0.3

@@ -24,8 +24,8 @@ def pair(data: Any) -> tuple[Any, Any]:
         repeated = np.flatnonzero(x.index.duplicated(keep=False)).tolist()
         if repeated:
             raise InputError(
-                f"data: the index of X has {_label(x.index, repeated[0])} in {name_rows(repeated)} (counted from 0), but a "
-                "record needs a name of its own; pass X.reset_index(drop=True) and y.reset_index(drop=True)"
+                f"data: the index of X has {_label(x.index, repeated[0])} in {name_rows(repeated)} (counted from 0), "
+                "but a record needs a name of its own; pass X.reset_index(drop=True) and y.reset_index(drop=True)"
             )
     require_same_records(x, y, "y")
     return x, y

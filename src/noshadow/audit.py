@@ -82,7 +82,8 @@ class Audit:
                 columns.append(str(column))
                 rows.add_column(Text(str(column).replace("_", "\n", 1)), justify="right", overflow="fold")
         for record in shown.to_dict("records"):
-            rows.add_row(*(Text(_cell(record[column])) for column in columns))
+            cells = {**record, "flagged": "yes" if record["flagged"] else ""}
+            rows.add_row(*(Text(_cell(cells[column])) for column in columns))
         notes = [Text(f"note: {note}", style="yellow") for note in self.notes]
         return Group(rows, *notes)
 
@@ -98,8 +99,6 @@ class Audit:
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, (bool, np.bool_)):
-        return "yes" if value else ""
     return f"{value:.3g}" if isinstance(value, (float, np.floating)) else str(value)
 
 

@@ -293,7 +293,7 @@ def _checked_targets(targets: Any, n_samples: int) -> NDArray[Any]:
         raise InputError(f"targets: expected {n_samples} rows, got shape {values.shape}")
     if values.dtype.kind not in "fiub":
         raise InputError(
-            f"targets: must be numbers, got {values.dtype} (row 0: {values.reshape(n_samples, -1)[0, 0]!r}); give "
+            f"targets: must be numbers, got {values.dtype} (row 0: {str(values.reshape(n_samples, -1)[0, 0])!r}); give "
             "classes as 0, 1, 2, ... in the order of the model's outputs, such as "
             "numpy.unique(targets, return_inverse=True)[1]"
         )

@@ -30,7 +30,9 @@ def score(
     ] = None,
     bias: Annotated[bool, typer.Option(help="Whether the layer has a bias.")] = True,
     penalize_bias: Annotated[bool, typer.Option(help="Whether the ridge covers the bias.")] = True,
-    full_step: Annotated[bool, typer.Option(help="Do not assume that the head was trained to convergence.")] = False,
+    full_step: Annotated[
+        bool, typer.Option(help="Score the heads that one more Newton step would give, with and without the record.")
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Save all records here, .parquet or .csv.")
     ] = None,

@@ -56,7 +56,7 @@ def readme_table(results: Sequence[Result]) -> str:
         found = {name: lira["scores"][name][HEADLINE] for name in scores if name in lira["scores"]}
         best = _best(found, HEADLINE)
         cells = [_cell(found.get(name), None, name in best, HEADLINE) for name in scores]
-        ceilings = [_bare(lira["ceiling"], HEADLINE), _bare(lira.get("oracle"), HEADLINE)]
+        ceilings = [_bare(lira["ceiling"], HEADLINE), _ceiling(lira.get("oracle"), HEADLINE)]
         times = [_duration(seconds["scores"]), _duration(seconds["shadows"])]
         rows.append([title_of(result), str(sought(result, HEADLINE)), *cells, *ceilings, *times])
     head = ["data, model", "sought", *(f"`{name}`" for name in scores), "LiRA again", PERFECT]
@@ -99,8 +99,8 @@ def _introduction(results: Sequence[Result]) -> list[str]:
         "low, the truth is mostly noise.",
         f"- **{PERFECT.capitalize()}** is what a score would reach that knows how exposed each record is, against a "
         "truth as noisy as ours: studies are simulated whose records differ as ours do, mean ± standard deviation over "
-        "them. It is the ceiling: what is above it is so by chance. Shokri's attack is not simulated; – stands where "
-        "it was not measured.",
+        "them. It is the ceiling, up to the luck of our one study, which the deviation measures. Shokri's attack is "
+        "not simulated; – stands where it was not measured.",
         "- The scores assume the ridge Λ = nλ where weight decay λ is part of the objective: in the closed form and "
         "with SGD. For Adam and AdamW, which do not minimise such an objective, it is 0, as in the paper's formulas.",
         "- *In italics, below ours:* the number that the paper prints. **Bold:** the best of ours, and those that the "

@@ -131,7 +131,7 @@ def oracle(
     if not np.isfinite(x).all():
         raise InputError("signal: NaN or infinite values; leave out the models that diverged")
     n_models, n_records = inside.shape
-    times = min(max(100_000 // n_records, 3), 50) if draws is None else draws
+    times = enough_draws(n_records) if draws is None else draws
     if times < 1:
         raise InputError(f"draws: expected 1 or more, got {draws}")
     width = x.size // inside.size
@@ -147,6 +147,11 @@ def oracle(
         exact = without_noise.reshape(-1, *x.shape[1:])
         found.append((Prediction(_ranked(attack, exact, everywhere), _ranked(attack, noisy, dealt)),))
     return found
+
+
+def enough_draws(n_records: int) -> int:
+    """Studies of so many records to simulate: where records are few, so are those that a recall is about."""
+    return min(max(100_000 // n_records, 3), 50)
 
 
 def over_predictions(

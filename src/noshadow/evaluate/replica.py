@@ -34,8 +34,8 @@ Likelihood = Callable[[Floats], Floats]
 
 GRID = 121  # values that a mixture may take
 STEPS = 150  # of EM
-SPREADS = np.geomspace(0.05, 20.0, 31)  # of normal distributions over the records, in errors of an estimate
-CLEAR = 10.0  # gain in log-likelihood from which a mixture is preferred to those
+SPREADS = np.geomspace(0.05, 20.0, 61)  # of normal distributions over the records, in errors of an estimate
+CLEAR = 3.0  # gain in log-likelihood from which records do differ
 SAMPLE = 20_000  # records, enough to estimate a distribution over them
 QUANTILES = 128  # models a side of a study without noise
 FLOOR = 1e-12  # smallest variance of a side, as a fraction of the variance over both
@@ -237,8 +237,8 @@ def _distribution(likelihood: Floats, grid: Floats, middle: float, unit: float) 
     """Shares (G,) of the grid's values among the records, from their likelihoods (n, G).
 
     The best mixture fits any sample a little better than the truth does, by giving the few records at its ends values
-    of their own. So a normal distribution, down to one without spread, is preferred unless the mixture explains the
-    records clearly better.
+    of their own. Where that is no clear gain over records that are all alike, a normal distribution is taken instead,
+    the narrowest of which is all but that.
     """
     normals = np.gradient(grid) * np.exp(-0.5 * ((grid - middle) / (unit * SPREADS[:, None])) ** 2)
     normals /= normals.sum(1, keepdims=True)
@@ -246,6 +246,6 @@ def _distribution(likelihood: Floats, grid: Floats, middle: float, unit: float) 
     mixture = np.full(len(grid), 1.0 / len(grid))
     for _ in range(STEPS):
         mixture *= (1.0 / (likelihood @ mixture)) @ likelihood / len(likelihood)
-    clear = np.log(likelihood @ mixture).sum() - evidence.max() > CLEAR
-    shares: Floats = mixture if clear else normals[evidence.argmax()]
+    differ = np.log(likelihood @ mixture).sum() - evidence[0] > CLEAR
+    shares: Floats = mixture if differ else normals[evidence.argmax()]
     return shares

@@ -19,13 +19,13 @@ from rich.table import Table
 from rich.text import Text
 
 from noshadow._version import __version__
-from noshadow.curvature.dense import DEFAULT_MEMORY
+from noshadow.curvature import DEFAULT_MEMORY
 from noshadow.diagnostics import Diagnostics, concerns
 from noshadow.errors import InputError, NoshadowWarning
 from noshadow.extract import Extracted, extract
 from noshadow.layer import LastLayer
 from noshadow.objective import Objective
-from noshadow.scores import score_with_diagnostics
+from noshadow.scoring import score_with_diagnostics
 from noshadow.tables import save_table
 
 _PREFERENCE = ("leave_one_out", "newton", "influence", "loss")
@@ -217,7 +217,7 @@ def _metadata(found: Extracted, diagnostics: Diagnostics, ranking: str, full_ste
         **found.facts,
         "head": layer.head,
         "records": layer.n,
-        "features": layer.features.shape[1],
+        "features": layer.n_features,
         "outputs": layer.n_outputs,
         "bias": layer.bias,
         "ridge": layer.ridge,

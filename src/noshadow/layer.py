@@ -15,6 +15,7 @@ from torch import Tensor
 
 from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.heads import Head, get_head, make_head
+from noshadow.records import Records
 from noshadow.targets import check_targets
 from noshadow.weights import check_class_weight, check_sample_weight, record_weights, weights_of_classes
 
@@ -139,25 +140,42 @@ class LastLayer:
     @property
     def n_columns(self) -> int:
         """Columns of the design matrix: the features and, with a bias, the constant."""
-        return self.features.shape[1] + int(self.bias)
+        return self.n_features + int(self.bias)
 
     @property
     def n_outputs(self) -> int:
         """Columns of the outputs."""
         return self.outputs.shape[1]
 
-    def design(self, rows: slice) -> Tensor:
-        """Rows of the design matrix X̃ in float64, (c, n_columns)."""
+    @property
+    def n_features(self) -> int:
+        """Columns of the features."""
+        return self.features.shape[1]
+
+    @property
+    def precision(self) -> torch.dtype:
+        """What the features are stored in."""
+        return self.features.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the records are read to."""
+        return self.features.device
+
+    def records(self, rows: slice) -> Records:
+        """Some consecutive records. All that looks at records outside this module reads them here, chunk by chunk."""
+        rows = slice(*rows.indices(self.n)[:2])
         x = self.features[rows]
         design = torch.empty((x.shape[0], self.n_columns), dtype=torch.float64, device=x.device)
         design[:, : x.shape[1]] = x
         if self.bias:
             design[:, -1] = 1.0
-        return design
+        weights = None if self.weights is None else self.weights[rows]
+        return Records(rows, design, self.outputs[rows], self.targets[rows], weights, self.kind, self.trained)
 
     def penalty(self) -> Tensor:
         """Diagonal of the penalty, Λ or 0 for each column of the design matrix."""
-        diagonal = torch.full((self.n_columns,), self.ridge, dtype=torch.float64, device=self.features.device)
+        diagonal = torch.full((self.n_columns,), self.ridge, dtype=torch.float64, device=self.device)
         if self.bias and not self.penalize_bias:
             diagonal[-1] = 0.0
         return diagonal
@@ -169,7 +187,7 @@ class LastLayer:
 
     def __repr__(self) -> str:
         return (
-            f"LastLayer(n={self.n}, p={self.features.shape[1]}, m={self.n_outputs}, head={self.head!r}, "
+            f"LastLayer(n={self.n}, p={self.n_features}, m={self.n_outputs}, head={self.head!r}, "
             f"ridge={self.ridge:g}, bias={self.bias}, penalize_bias={self.penalize_bias}"
             + (", sample_weight" if self.sample_weight is not None else "")
             + (", class_weight" if self.class_weight is not None else "")

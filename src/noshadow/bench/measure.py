@@ -25,7 +25,8 @@ from noshadow.bench.study import Models
 from noshadow.evaluate import Metric, Prediction, Summary
 from noshadow.layer import LastLayer
 from noshadow.progress import progress_bar
-from noshadow.scores import SCORES, score_with_diagnostics
+from noshadow.scores import applicable
+from noshadow.scoring import given, score_with_diagnostics
 
 ATTACKS = {"lira": Options("lira"), "rmia": Options("rmia"), "shokri": Options("shokri", folds=8)}
 CEILING_SPLITS = {"lira": 10, "rmia": 4, "shokri": 1}
@@ -160,11 +161,7 @@ def score_targets(setting: Setting, scale: Scale, models: Models, progress: bool
     with progress_bar("scoring targets", len(members), progress) as advance:
         for number in range(len(members)):
             layer, trace = target_layer(setting, scale, models, number)
-            names = [
-                name
-                for name, entry in SCORES.items()
-                if entry.applies(layer.kind) and (trace is not None or not entry.needs_trace)
-            ]
+            names = applicable(layer.kind, given(trace), every=True)
             start = time.process_time()
             frame, found = score_with_diagnostics(layer, names, trace, progress=False)
             seconds.append(time.process_time() - start)

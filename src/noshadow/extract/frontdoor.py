@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from sklearn.base import BaseEstimator
 
-from noshadow.curvature.dense import DEFAULT_MEMORY
+from noshadow.curvature import DEFAULT_MEMORY
 from noshadow.errors import InputError
 from noshadow.extract.found import Extracted
 from noshadow.extract.sklearn import extract_sklearn

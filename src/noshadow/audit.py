@@ -110,6 +110,7 @@ def audit(
     head: str | None = None,
     ridge: float | None = None,
     weight_decay: float | None = None,
+    optimizer: Any = None,
     loss: Any = None,
     sample_weight: Any = None,
     class_weight: Any = None,
@@ -132,6 +133,8 @@ def audit(
                      they leave a choice; several logistic outputs are independent labels
     ridge            Λ of Σ loss + Λ/2 ‖θ‖²; None: read off the estimator, or from weight_decay
     weight_decay     torch optimizers' λ on a mean loss
+    optimizer        "sgd", "adam", …, or the torch optimizer itself, whose weight decay is read: Λ = nλ for SGD, 0 for
+                     Adam and its kin, which minimise no such objective
     loss             the loss that the model was trained with: "mse", "bce_with_logits", "cross_entropy", "log_loss", or
                      a torch criterion, whose weights and label smoothing are read; says the head too
     sample_weight    (n,) a weight per record that its loss was multiplied by, in the data's order
@@ -142,7 +145,9 @@ def audit(
     trace            (epochs, n): the loss of each record after each epoch, for ``mean_trace`` and ``trace_iqr``
     full_step        score the heads that one more Newton step would give (see ``noshadow.score``)
     """
-    objective = Objective(head, loss, ridge, weight_decay, sample_weight, class_weight, label_smoothing)
+    objective = Objective(
+        head, loss, ridge, weight_decay, sample_weight, class_weight, label_smoothing, optimizer=optimizer
+    )
     with _gathered() as warned:
         found = extract(
             model,

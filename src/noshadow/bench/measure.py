@@ -24,6 +24,7 @@ from noshadow.bench.setting import Scale, Setting
 from noshadow.bench.study import Models
 from noshadow.evaluate import Metric, Prediction, Summary
 from noshadow.layer import LastLayer
+from noshadow.optimizers import read_optimizer
 from noshadow.progress import progress_bar
 from noshadow.scores import applicable
 from noshadow.scoring import given, score_with_diagnostics
@@ -177,15 +178,13 @@ def score_targets(setting: Setting, scale: Scale, models: Models, progress: bool
 def target_layer(setting: Setting, scale: Scale, models: Models, number: int) -> tuple[LastLayer, Floats | None]:
     """The last layer of a target model on its members, and their losses after each epoch if it has epochs.
 
-    The ridge is Λ = nλ where weight decay λ is part of the objective: in the closed form and with SGD. Adam scales its
-    steps and AdamW decays outside of them, neither minimises Σ loss + Λ/2 ‖θ‖², and the ridge is 0 there, as in the
-    paper's formulas.
+    The ridge is Λ = nλ where weight decay λ is part of the objective (``noshadow.optimizers``).
     """
     arrays = models.targets.store.read(models.targets.keys[number])
     inside = arrays["membership"]
     features = arrays.get("features", models.pool.inputs)
     recipe = setting.recipe_at(scale)
-    decays = setting.model is None or recipe.optimizer == "sgd"
+    decays = setting.model is None or read_optimizer(recipe.optimizer).penalises
     layer = LastLayer(
         features[inside],
         arrays["outputs"][inside],

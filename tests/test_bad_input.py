@@ -224,7 +224,7 @@ def test_strides_frames_lists_and_gradients_are_all_arrays():
 
 def test_tensors_of_other_devices_come_to_one_that_has_double_precision(monkeypatch):
     """No accelerator here: a meta tensor that hands over its values stands for one without float64."""
-    from noshadow.layer import as_tensor
+    from noshadow.tensors import as_tensor
 
     x = torch.arange(8.0).reshape(4, 2)
 

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from noshadow.errors import InputError
 from noshadow.heads import get_head
-from noshadow.layer import as_tensor, read_class_weight
+from noshadow.layer import read_class_weight
 from noshadow.losses import Loss, read_loss
 from noshadow.optimizers import read_optimizer
 from noshadow.targets import check_targets
+from noshadow.tensors import as_tensor
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from noshadow.errors import InputError, name_rows
-from noshadow.layer import as_floats
+from noshadow.tensors import as_floats
 
 _PART = 4_194_304  # losses that are worked on at a time: 32 MiB in float64
 

@@ -224,7 +224,7 @@ def _over_targets(metric: Metric, values: Floats, scored: Scored, order: Floats,
 def fit_of_targets(setting: Setting, models: Models) -> dict[str, float]:
     """Mean loss, and accuracy for classes, of the target models on members and on the others."""
     from noshadow.heads import get_head
-    from noshadow.layer import as_tensor
+    from noshadow.tensors import as_tensor
 
     facts: dict[str, list[float]] = {}
     head = get_head(setting.head)

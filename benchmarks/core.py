@@ -60,7 +60,7 @@ def measure_ours(shape: dict) -> dict:
     import torch
 
     from noshadow import LastLayer
-    from noshadow.scores import score_with_diagnostics
+    from noshadow.scoring import score_with_diagnostics
 
     features, _, outputs, targets = make(shape)
     layer = LastLayer(features, outputs, targets, head=shape["head"])
@@ -92,7 +92,7 @@ def measure_ours(shape: dict) -> dict:
 
 def exact_influence(shape: dict):
     from noshadow import LastLayer
-    from noshadow.scores import score_with_diagnostics
+    from noshadow.scoring import score_with_diagnostics
 
     features, _, outputs, targets = make(shape)
     layer = LastLayer(features, outputs, targets, head=shape["head"])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from noshadow import InputError, LastLayer, NoshadowWarning, score
-from noshadow.scores import score_with_diagnostics
+from noshadow.scoring import score_with_diagnostics
 
 
 def arrays(n=30, p=3, m=3, seed=0):
@@ -90,8 +90,8 @@ def test_traces_are_checked():
     layer = LastLayer(*arrays())
     trace = np.ones((5, 30))
     cases = {
-        r"trace: expected shape \(epochs, n\), a row an epoch, got \(30,\)": trace[0],
-        r"trace: expected shape \(epochs, n\), a row an epoch, got \(5, 30, 1\)": trace[:, :, None],
+        r"trace: expected shape \(epochs, n\), a row per epoch, got \(30,\)": trace[0],
+        r"trace: expected shape \(epochs, n\), a row per epoch, got \(5, 30, 1\)": trace[:, :, None],
         r"trace: expected shape \(epochs, 30\), .* got \(30, 5\); it looks transposed: pass trace.T": trace.T,
         r"trace: expected shape \(epochs, 30\), .* got \(5, 29\); pass the same records in the same": trace[:, 1:],
         r"trace: a spread needs at least 2 epochs, got shape \(1, 30\)": trace[:1],
@@ -224,7 +224,7 @@ def test_strides_frames_lists_and_gradients_are_all_arrays():
 
 def test_tensors_of_other_devices_come_to_one_that_has_double_precision(monkeypatch):
     """No accelerator here: a meta tensor that hands over its values stands for one without float64."""
-    from noshadow.layer import as_tensor
+    from noshadow.tensors import as_tensor
 
     x = torch.arange(8.0).reshape(4, 2)
 

@@ -8,9 +8,9 @@ import torch
 
 import noshadow.curvature.dense as dense
 from noshadow import InputError, LastLayer, score
-from noshadow.curvature import dense_curvature
+from noshadow.curvature import build_curvature
 from noshadow.curvature.inverse import psd_inverse
-from noshadow.scores import score_with_diagnostics
+from noshadow.scoring import score_with_diagnostics
 
 CURVED = ["leverage", "influence", "newton", "leave_one_out"]
 
@@ -96,14 +96,14 @@ def test_the_result_does_not_depend_on_chunks_or_order(head, m, monkeypatch):
 def test_chunks_shrink_with_the_memory_budget_and_too_little_is_an_error():
     x, z, y = make("softmax", n=2000, p=40, m=12)
     layer = LastLayer(x, z, y)
-    roomy, tight = (dense_curvature(layer, memory) for memory in (4.0, 0.03))
+    roomy, tight = (build_curvature(layer, memory=memory) for memory in (4.0, 0.03))
     assert tight.chunk < roomy.chunk
-    a, b = (torch.cat([blocks.block for blocks in curvature.blocks()]) for curvature in (roomy, tight))
+    a, b = (torch.cat([chunk.block for chunk in curvature.chunks()]) for curvature in (roomy, tight))
     torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-13)
     with pytest.raises(InputError, match=r"memory: the exact Hessian.*451 × 451"):
-        dense_curvature(layer, 0.001)
+        build_curvature(layer, memory=0.001)
     with pytest.raises(InputError, match="memory: expected a positive"):
-        dense_curvature(layer, 0.0)
+        build_curvature(layer, memory=0.0)
 
 
 @pytest.mark.parametrize("head", ["squared", "logistic", "softmax"])
@@ -114,7 +114,7 @@ def test_solve_applies_the_inverse_hessian(head):
     gradient = np.random.default_rng(9).normal(size=(6, m))
     if head == "softmax":
         gradient -= gradient.mean(1, keepdims=True)  # gradients of a softmax have no all-equal part
-    got = dense_curvature(layer).solve(torch.from_numpy(gradient)).numpy()
+    got = build_curvature(layer).solve(torch.from_numpy(gradient)).numpy()
     design = np.hstack([x, np.ones((80, 1))])
     w = layer.kind.curvature(layer.outputs).numpy()
     hessian = sum(np.kron(np.outer(d, d), v) for d, v in zip(design, w, strict=True)) + 2.0 * np.eye(6 * m)
@@ -127,10 +127,10 @@ def test_precision_of_the_features_sets_their_rank():
     x = torch.nn.functional.layer_norm(torch.randn(500, 16, generator=generator), (16,))
     z = x.double() @ torch.randn(16, 3, dtype=torch.float64, generator=generator)
     y = torch.randint(0, 3, (500,), generator=generator)
-    assert dense_curvature(LastLayer(x, z, y)).rank == 16  # 16 columns and the constant, one constraint
+    assert build_curvature(LastLayer(x, z, y)).rank == 16  # 16 columns and the constant, one constraint
     exact = torch.nn.functional.layer_norm(x.double(), (16,))
     noise = exact + 1e-3 * torch.randn(500, 16, dtype=torch.float64, generator=generator)
-    assert dense_curvature(LastLayer(noise, z, y)).rank == 17
+    assert build_curvature(LastLayer(noise, z, y)).rank == 17
 
 
 def test_psd_inverse_of_regular_and_singular_matrices():

@@ -20,7 +20,7 @@ from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from noshadow import InputError, audit
 from noshadow.extract import extract
 from noshadow.objective import Objective
-from noshadow.scores import score_with_diagnostics
+from noshadow.scoring import score_with_diagnostics
 
 
 @pytest.fixture(scope="module")

@@ -80,13 +80,13 @@ def test_ridge_is_nλ_and_parameters_are_passed_on(data):
         layer_of(network(), data, ridge=3.0, weight_decay=0.1)
     for model in (network(), network(bias=False)):
         layer = layer_of(model, data)
-        design = layer.design(slice(None))
+        design = layer.records(slice(None)).design
         torch.testing.assert_close(design @ layer.coefficients, layer.outputs, rtol=1e-5, atol=1e-6)
 
 
 def test_weight_decay_is_that_of_torch_optimizers():
     """A last layer trained by SGD with weight decay to convergence is stationary under Λ = nλ (n q λ)."""
-    from noshadow.scores import score_with_diagnostics
+    from noshadow.scoring import score_with_diagnostics
 
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(80, 5, generator=generator, dtype=torch.float64)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from noshadow.heads import HEADS, complement_basis, get_head
-from noshadow.packing import packed_outer, packed_outer_tiles, unpack
+from noshadow.heads import HEADS, complement_basis, get_head, make_head
+from noshadow.triangles import packed_outer, packed_outer_tiles, unpack
 
 mpmath.mp.dps = 60
 LOGITS = [
@@ -86,6 +86,18 @@ def test_gradients_and_curvature_are_those_of_autograd(name):
         target = y[i : i + 1]
         hessian = torch.autograd.functional.hessian(lambda v, t=target: head.loss(v[None], t).sum(), z[i].detach())
         torch.testing.assert_close(head.curvature(z[i : i + 1].detach())[0], hessian, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("outputs", [1, 4])
+@pytest.mark.parametrize("name", list(HEADS))
+def test_curved_is_the_product_with_the_curvature(name, outputs):
+    outputs = max(outputs, 2) if name == "softmax" else outputs
+    head = make_head(name, outputs)
+    generator = torch.Generator().manual_seed(0)
+    z, v = (torch.randn(3, 5, outputs, generator=generator, dtype=torch.float64) for _ in range(2))
+    z[0, 0] *= 40.0
+    wanted = (head.curvature(z) @ v.unsqueeze(-1)).squeeze(-1)
+    torch.testing.assert_close(head.curved(z, v), wanted, rtol=1e-12, atol=1e-25)
 
 
 def test_packed_curvature_is_the_reduced_curvature():

@@ -11,10 +11,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 import noshadow.curvature.dense as dense
 from noshadow import InputError, LastLayer, attacks, audit, score
-from noshadow.curvature import dense_curvature
+from noshadow.curvature import build_curvature
 from noshadow.heads import make_head
 from noshadow.network import network_influence
-from noshadow.scores import score_with_diagnostics
+from noshadow.scoring import score_with_diagnostics
 
 SUMMED = ["loss", "entropy", "leverage", "influence", "newton", "leave_one_out"]
 
@@ -117,9 +117,9 @@ def test_chunks_memory_and_solve(monkeypatch):
     np.testing.assert_allclose(score(layer), whole, rtol=1e-9)
     monkeypatch.undo()
     with pytest.raises(InputError, match=r"memory: .* 5 × 31 × 31 entries \(31 columns × 5 outputs\)"):
-        dense_curvature(layer, 0.0001)
+        build_curvature(layer, memory=0.0001)
     gradient = np.random.default_rng(0).normal(size=(31, 5))
-    got = dense_curvature(layer).solve(torch.from_numpy(gradient)).numpy()
+    got = build_curvature(layer).solve(torch.from_numpy(gradient)).numpy()
     design, p = np.hstack([x, np.ones((300, 1))]), 1 / (1 + np.exp(-z))
     for k in range(5):
         hessian = design.T @ (design * (p * (1 - p))[:, k : k + 1]) + 0.5 * np.eye(31)

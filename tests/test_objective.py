@@ -12,7 +12,7 @@ from noshadow import InputError, LastLayer, audit
 from noshadow.extract import extract
 from noshadow.extract.guess import guess_head
 from noshadow.objective import Objective, ridge_of_weight_decay
-from noshadow.scores import score_with_diagnostics
+from noshadow.scoring import score_with_diagnostics
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 4))

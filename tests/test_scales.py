@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from noshadow import LastLayer, score
 from noshadow.extract import extract
 from noshadow.objective import Objective
-from noshadow.scores import score_with_diagnostics
+from noshadow.scoring import score_with_diagnostics
 
 CURVED = ["leverage", "influence", "newton", "leave_one_out"]
 TOO_WIDE = [1e-12, 1e12, 1.0, 1e-6, 1e6]

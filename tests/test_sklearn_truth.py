@@ -32,7 +32,7 @@ from sklearn.utils.class_weight import compute_class_weight, compute_sample_weig
 
 from noshadow import audit
 from noshadow.extract import extract
-from noshadow.scores import score_with_diagnostics
+from noshadow.scoring import score_with_diagnostics
 
 N = 60
 ROWS = np.arange(N)
@@ -358,7 +358,7 @@ def test_the_parameters_are_handed_on(data):
         layer = extract(clone(model).fit(x, target), (x, target)).layer
         own = getattr(clone(model).fit(x, target), function)(x)
         np.testing.assert_allclose(layer.outputs.numpy().squeeze(), np.squeeze(own), rtol=1e-9)
-        np.testing.assert_allclose(layer.design(slice(0, N)) @ layer.coefficients, layer.outputs, rtol=1e-9)
+        np.testing.assert_allclose(layer.records(slice(0, N)).design @ layer.coefficients, layer.outputs, rtol=1e-9)
     sparse_coefficients = clone(cases[5][0]).fit(x, binary).sparsify()
     dense_coefficients = clone(cases[5][0]).fit(x, binary)
     a, b = (extract(model, (x, binary)).layer for model in (sparse_coefficients, dense_coefficients))
@@ -368,5 +368,5 @@ def test_the_parameters_are_handed_on(data):
         network = MLPClassifier((5, 3), max_iter=30, random_state=0).fit(x, y)
     layer = extract(network, (x, y)).layer
     assert layer.coefficients.shape == (4, 3)
-    np.testing.assert_allclose(layer.design(slice(0, N)) @ layer.coefficients, layer.outputs, rtol=1e-9)
+    np.testing.assert_allclose(layer.records(slice(0, N)).design @ layer.coefficients, layer.outputs, rtol=1e-9)
     assert score_with_diagnostics(layer)[1].linearity < 1e-6

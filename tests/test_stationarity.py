@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from noshadow import LastLayer, NoshadowWarning, audit, score
 from noshadow.diagnostics import concerns
-from noshadow.scores import score_with_diagnostics
+from noshadow.scoring import score_with_diagnostics
 
 
 def stationarity(*arguments, **options):

@@ -214,7 +214,7 @@ def test_leverage_is_the_sensitivity_of_the_fit_to_its_own_label():
 
 
 def test_stationarity_tells_a_converged_head_from_another():
-    from noshadow.scores import score_with_diagnostics
+    from noshadow.scoring import score_with_diagnostics
 
     x, y = np.random.default_rng(0).normal(size=(300, 5)), np.random.default_rng(1).integers(0, 3, 300)
     model = LogisticRegression(C=0.5, tol=1e-12, max_iter=5000, solver="newton-cg").fit(x, y)

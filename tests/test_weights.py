@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from noshadow import InputError, LastLayer, score
 from noshadow.heads import make_head
-from noshadow.scores import score_with_diagnostics
+from noshadow.scoring import score_with_diagnostics
 from noshadow.theory import from_sample
 
 CURVED = ["leverage", "influence", "newton", "leave_one_out"]

@@ -13,11 +13,11 @@ from noshadow.errors import InputError, NoshadowWarning
 if TYPE_CHECKING:
     from noshadow.audit import Audit, audit
     from noshadow.layer import LastLayer
-    from noshadow.scores import score
+    from noshadow.scoring import score
 
 __all__ = ["Audit", "InputError", "LastLayer", "NoshadowWarning", "__version__", "audit", "score"]
 
-_HOMES = {"Audit": "audit", "audit": "audit", "LastLayer": "layer", "score": "scores"}
+_HOMES = {"Audit": "audit", "audit": "audit", "LastLayer": "layer", "score": "scoring"}
 
 
 def __getattr__(name: str) -> Any:

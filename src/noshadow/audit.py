@@ -19,13 +19,13 @@ from rich.table import Table
 from rich.text import Text
 
 from noshadow._version import __version__
-from noshadow.curvature.dense import DEFAULT_MEMORY
+from noshadow.curvature import DEFAULT_MEMORY
 from noshadow.diagnostics import Diagnostics, concerns
 from noshadow.errors import InputError, NoshadowWarning
 from noshadow.extract import Extracted, extract
 from noshadow.layer import LastLayer
 from noshadow.objective import Objective
-from noshadow.scores import score_with_diagnostics
+from noshadow.scoring import score_with_diagnostics
 from noshadow.tables import save_table
 
 _PREFERENCE = ("leave_one_out", "newton", "influence", "loss")
@@ -110,6 +110,7 @@ def audit(
     head: str | None = None,
     ridge: float | None = None,
     weight_decay: float | None = None,
+    optimizer: Any = None,
     loss: Any = None,
     sample_weight: Any = None,
     class_weight: Any = None,
@@ -132,6 +133,8 @@ def audit(
                      they leave a choice; several logistic outputs are independent labels
     ridge            Λ of Σ loss + Λ/2 ‖θ‖²; None: read off the estimator, or from weight_decay
     weight_decay     torch optimizers' λ on a mean loss
+    optimizer        "sgd", "adam", …, or the torch optimizer itself, whose weight decay is read: Λ = nλ for SGD, 0 for
+                     Adam and its kin, which minimise no such objective
     loss             the loss that the model was trained with: "mse", "bce_with_logits", "cross_entropy", "log_loss", or
                      a torch criterion, whose weights and label smoothing are read; says the head too
     sample_weight    (n,) a weight per record that its loss was multiplied by, in the data's order
@@ -142,7 +145,9 @@ def audit(
     trace            (epochs, n): the loss of each record after each epoch, for ``mean_trace`` and ``trace_iqr``
     full_step        score the heads that one more Newton step would give (see ``noshadow.score``)
     """
-    objective = Objective(head, loss, ridge, weight_decay, sample_weight, class_weight, label_smoothing)
+    objective = Objective(
+        head, loss, ridge, weight_decay, sample_weight, class_weight, label_smoothing, optimizer=optimizer
+    )
     with _gathered() as warned:
         found = extract(
             model,
@@ -217,7 +222,7 @@ def _metadata(found: Extracted, diagnostics: Diagnostics, ranking: str, full_ste
         **found.facts,
         "head": layer.head,
         "records": layer.n,
-        "features": layer.features.shape[1],
+        "features": layer.n_features,
         "outputs": layer.n_outputs,
         "bias": layer.bias,
         "ridge": layer.ridge,

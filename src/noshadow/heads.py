@@ -5,6 +5,7 @@ Each head knows, for outputs ``z`` of shape (..., m) and targets ``y``:
 * ``loss(z, y)`` (...), the training loss of a record;
 * ``gradient(z, y)`` (..., m), g = ∂loss/∂z;
 * ``curvature(z)`` (..., m, m), W = ∂²loss/∂z²;
+* ``curved(z, v)`` (..., m), the product W v, without W;
 * ``signal(z, y)`` (...), φ, the statistic that a membership attack looks at;
 * ``signal_gradient(z, y)`` (..., m), ∂φ/∂z;
 * ``loss_change(z, y, d)`` (...), loss(z + d) − loss(z) without the cancellation of that difference.
@@ -31,7 +32,7 @@ import torch
 from torch import Tensor
 
 from noshadow.errors import InputError
-from noshadow.packing import packed_outer, packed_size
+from noshadow.triangles import packed_outer, packed_size
 
 _HARMLESS = 30.0  # exp of this is far from overflow
 HeadName = Literal["squared", "logistic", "softmax"]
@@ -46,6 +47,7 @@ class Head(Protocol):
     def loss(self, z: Tensor, y: Tensor) -> Tensor: ...
     def gradient(self, z: Tensor, y: Tensor) -> Tensor: ...
     def curvature(self, z: Tensor) -> Tensor: ...
+    def curved(self, z: Tensor, v: Tensor) -> Tensor: ...
     def signal(self, z: Tensor, y: Tensor) -> Tensor: ...
     def signal_gradient(self, z: Tensor, y: Tensor) -> Tensor: ...
     def loss_change(self, z: Tensor, y: Tensor, d: Tensor) -> Tensor: ...
@@ -91,6 +93,9 @@ class SquaredError(_OneCurvature):
         identity = torch.eye(z.shape[-1], dtype=z.dtype, device=z.device)
         return (2.0 * identity).expand(*z.shape, z.shape[-1])
 
+    def curved(self, z: Tensor, v: Tensor) -> Tensor:
+        return 2.0 * v
+
     def packed_curvature(self, z: Tensor) -> Tensor:
         return z.new_full((*z.shape[:-1], 1), 2.0)
 
@@ -129,6 +134,9 @@ class Logistic(_OneCurvature):
 
     def curvature(self, z: Tensor) -> Tensor:
         return self.packed_curvature(z).unsqueeze(-1)
+
+    def curved(self, z: Tensor, v: Tensor) -> Tensor:
+        return self.packed_curvature(z) * v
 
     def packed_curvature(self, z: Tensor) -> Tensor:
         return torch.sigmoid(z) * torch.sigmoid(-z)
@@ -169,6 +177,9 @@ class MultiLabel(_OneCurvature):
     def curvature(self, z: Tensor) -> Tensor:
         return torch.diag_embed(self.packed_curvature(z))
 
+    def curved(self, z: Tensor, v: Tensor) -> Tensor:
+        return self._label.curved(z, v)
+
     def packed_curvature(self, z: Tensor) -> Tensor:
         """One number per label, (..., m)."""
         return self._label.packed_curvature(z)
@@ -208,6 +219,12 @@ class Softmax:
         v = e - 0.5 * d
         outer = v.unsqueeze(-1) * d.unsqueeze(-2)
         return outer + outer.transpose(-1, -2) - torch.diag_embed(d)
+
+    def curved(self, z: Tensor, v: Tensor) -> Tensor:
+        d, top = self._top_deficit(z)
+        along = (d * v).sum(-1, keepdim=True)
+        own = v.gather(-1, top)
+        return (d * (own - along - v)).scatter_add(-1, top, along)
 
     def packed_curvature(self, z: Tensor) -> Tensor:
         """Upper triangle of QᵀWQ, (..., r(r+1)/2): one GEMM with the packed qₖqₖᵀ and one symmetric outer product."""

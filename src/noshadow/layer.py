@@ -15,7 +15,9 @@ from torch import Tensor
 
 from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.heads import Head, get_head, make_head
+from noshadow.records import Records
 from noshadow.targets import check_targets
+from noshadow.tensors import as_floats, as_tensor
 from noshadow.weights import check_class_weight, check_sample_weight, record_weights, weights_of_classes
 
 
@@ -139,25 +141,42 @@ class LastLayer:
     @property
     def n_columns(self) -> int:
         """Columns of the design matrix: the features and, with a bias, the constant."""
-        return self.features.shape[1] + int(self.bias)
+        return self.n_features + int(self.bias)
 
     @property
     def n_outputs(self) -> int:
         """Columns of the outputs."""
         return self.outputs.shape[1]
 
-    def design(self, rows: slice) -> Tensor:
-        """Rows of the design matrix X̃ in float64, (c, n_columns)."""
+    @property
+    def n_features(self) -> int:
+        """Columns of the features."""
+        return self.features.shape[1]
+
+    @property
+    def precision(self) -> torch.dtype:
+        """What the features are stored in."""
+        return self.features.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the records are read to."""
+        return self.features.device
+
+    def records(self, rows: slice) -> Records:
+        """Some consecutive records. All that looks at records outside this module reads them here, chunk by chunk."""
+        rows = slice(*rows.indices(self.n)[:2])
         x = self.features[rows]
         design = torch.empty((x.shape[0], self.n_columns), dtype=torch.float64, device=x.device)
         design[:, : x.shape[1]] = x
         if self.bias:
             design[:, -1] = 1.0
-        return design
+        weights = None if self.weights is None else self.weights[rows]
+        return Records(rows, design, self.outputs[rows], self.targets[rows], weights, self.kind, self.trained)
 
     def penalty(self) -> Tensor:
         """Diagonal of the penalty, Λ or 0 for each column of the design matrix."""
-        diagonal = torch.full((self.n_columns,), self.ridge, dtype=torch.float64, device=self.features.device)
+        diagonal = torch.full((self.n_columns,), self.ridge, dtype=torch.float64, device=self.device)
         if self.bias and not self.penalize_bias:
             diagonal[-1] = 0.0
         return diagonal
@@ -169,36 +188,13 @@ class LastLayer:
 
     def __repr__(self) -> str:
         return (
-            f"LastLayer(n={self.n}, p={self.features.shape[1]}, m={self.n_outputs}, head={self.head!r}, "
+            f"LastLayer(n={self.n}, p={self.n_features}, m={self.n_outputs}, head={self.head!r}, "
             f"ridge={self.ridge:g}, bias={self.bias}, penalize_bias={self.penalize_bias}"
             + (", sample_weight" if self.sample_weight is not None else "")
             + (", class_weight" if self.class_weight is not None else "")
             + (f", label_smoothing={self.label_smoothing:g}" if self.label_smoothing else "")
             + ")"
         )
-
-
-def as_tensor(values: Any, name: str) -> Tensor:
-    """NumPy, pandas, torch or nested lists as a detached tensor on the CPU or a CUDA device."""
-    if isinstance(values, Tensor):
-        tensor = values.detach()
-        return tensor if tensor.device.type in ("cpu", "cuda") else tensor.cpu()
-    try:
-        array = np.asarray(values)
-        if array.dtype == object:
-            array = array.astype(np.float64)
-        # a copy where torch could not share the memory: reversed strides, read-only or foreign byte order
-        return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name}: expected numbers, got {type(values).__name__} ({error})") from None
-
-
-def as_floats(values: Any, name: str) -> Tensor:
-    """A real floating-point tensor of the given precision; integers and booleans become float64."""
-    tensor = as_tensor(values, name)
-    if tensor.is_complex():
-        raise InputError(f"{name}: expected real numbers, got {tensor.dtype}")
-    return tensor if tensor.is_floating_point() else tensor.to(torch.float64)
 
 
 def _require_rows(values: Tensor, name: str, n: int) -> None:

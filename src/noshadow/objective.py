@@ -13,9 +13,11 @@ from torch import Tensor
 
 from noshadow.errors import InputError
 from noshadow.heads import get_head
-from noshadow.layer import as_tensor, read_class_weight
+from noshadow.layer import read_class_weight
 from noshadow.losses import Loss, read_loss
+from noshadow.optimizers import read_optimizer
 from noshadow.targets import check_targets
+from noshadow.tensors import as_tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +28,7 @@ class Objective:
     loss             the loss by name, or the loss object itself (a torch criterion)
     ridge            Λ itself
     weight_decay     an optimiser's λ on a mean loss
+    optimizer        its name, or the torch optimiser itself, whose λ is read: whether λ is part of an objective
     sample_weight    (n,) wᵢ, a weight per record in the data's order
     class_weight     a weight per class: (m,), or a mapping from label to weight
     label_smoothing  ε: the target is (1 − ε)·e_y + ε/m
@@ -38,6 +41,7 @@ class Objective:
     sample_weight: Any = None
     class_weight: Any = None
     label_smoothing: float | None = None
+    optimizer: Any = None
 
     def stated(self) -> dict[str, Any]:
         """What was stated, by argument name."""
@@ -54,6 +58,8 @@ class Objective:
             get_head(self.head)
         if self.ridge is not None and self.weight_decay is not None:
             raise InputError("ridge, weight_decay: give one of them, Λ itself or the optimizer's λ")
+        if self.optimizer is not None:
+            read_optimizer(self.optimizer)
         if self.loss is None or isinstance(self.loss, Loss):
             return self
         loss = read_loss(self.loss)
@@ -76,6 +82,17 @@ class Objective:
             class_weight=loss.class_weight if self.class_weight is None else self.class_weight,
             label_smoothing=self.label_smoothing or loss.label_smoothing,
         )
+
+    def with_decay(self, weight_decay: float | None) -> Objective:
+        """The same with the λ that was read off the optimiser; one that was stated otherwise is refused."""
+        if weight_decay is None:
+            return self
+        if self.weight_decay is not None and self.weight_decay != weight_decay:
+            raise InputError(
+                f"weight_decay: {self.weight_decay:g}, but the optimizer has {weight_decay:g} for the weights of the "
+                "last layer; leave weight_decay out"
+            )
+        return replace(self, weight_decay=weight_decay)
 
     def require(self, head: str) -> None:
         """Refuse a head that the stated head or loss rules out."""
@@ -100,6 +117,8 @@ def ridge_of_weight_decay(objective: Objective, head: str, outputs: Tensor, targ
     """
     if objective.weight_decay is None:
         return 0.0
+    if objective.optimizer is not None and not read_optimizer(objective.optimizer).penalises:
+        return 0.0  # no Λ: see noshadow.optimizers
     decay = objective.weight_decay
     reduction = objective.loss.reduction if isinstance(objective.loss, Loss) else "mean"
     if reduction == "sum":

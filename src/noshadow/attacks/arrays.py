@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from noshadow.errors import InputError, NoshadowWarning, name_rows
-from noshadow.layer import as_floats, as_tensor
+from noshadow.tensors import as_floats, as_tensor
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]

@@ -34,7 +34,7 @@ from scipy import special, stats
 
 from noshadow.attacks.arrays import Bools, Floats, to_numpy
 from noshadow.errors import InputError
-from noshadow.layer import as_floats, as_tensor
+from noshadow.tensors import as_floats, as_tensor
 
 FRACTIONS = (0.5, 0.1, 0.01, 0.001)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from noshadow.attacks.arrays import Floats, to_numpy
 from noshadow.errors import InputError
-from noshadow.layer import as_floats, as_tensor
+from noshadow.tensors import as_floats, as_tensor
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from noshadow.attacks.shokri import shokri
 from noshadow.attacks.signal import VARIANTS, signal
 from noshadow.errors import InputError
 from noshadow.heads import get_head
-from noshadow.layer import as_tensor
+from noshadow.tensors import as_tensor
 
 OPTIONS = {"lira": ("variant", "variance", "signal"), "rmia": ("variant",), "shokri": ("folds",)}
 """The attacks, and which options each has."""

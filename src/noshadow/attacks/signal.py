@@ -18,7 +18,7 @@ from noshadow.attacks.arrays import (
 )
 from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.heads import Head, get_head
-from noshadow.layer import as_floats, as_tensor
+from noshadow.tensors import as_floats, as_tensor
 
 VARIANTS = {
     "softmax": ("logit",),

@@ -24,7 +24,7 @@ from noshadow.attacks.result import AttackResult, calibrate, conclude, undecided
 from noshadow.attacks.signal import check_outputs, outputs_and_targets, require_squarable
 from noshadow.errors import InputError
 from noshadow.heads import Head
-from noshadow.layer import as_floats
+from noshadow.tensors import as_floats
 
 Statistic = Literal["loss", "class_loss", "entropy", "gradient_norm", "output_gradient_norm"]
 

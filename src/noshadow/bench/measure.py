@@ -24,8 +24,10 @@ from noshadow.bench.setting import Scale, Setting
 from noshadow.bench.study import Models
 from noshadow.evaluate import Metric, Prediction, Summary
 from noshadow.layer import LastLayer
+from noshadow.optimizers import read_optimizer
 from noshadow.progress import progress_bar
-from noshadow.scores import SCORES, score_with_diagnostics
+from noshadow.scores import applicable
+from noshadow.scoring import given, score_with_diagnostics
 
 ATTACKS = {"lira": Options("lira"), "rmia": Options("rmia"), "shokri": Options("shokri", folds=8)}
 CEILING_SPLITS = {"lira": 10, "rmia": 4, "shokri": 1}
@@ -160,11 +162,7 @@ def score_targets(setting: Setting, scale: Scale, models: Models, progress: bool
     with progress_bar("scoring targets", len(members), progress) as advance:
         for number in range(len(members)):
             layer, trace = target_layer(setting, scale, models, number)
-            names = [
-                name
-                for name, entry in SCORES.items()
-                if entry.applies(layer.kind) and (trace is not None or not entry.needs_trace)
-            ]
+            names = applicable(layer.kind, given(trace), every=True)
             start = time.process_time()
             frame, found = score_with_diagnostics(layer, names, trace, progress=False)
             seconds.append(time.process_time() - start)
@@ -180,15 +178,13 @@ def score_targets(setting: Setting, scale: Scale, models: Models, progress: bool
 def target_layer(setting: Setting, scale: Scale, models: Models, number: int) -> tuple[LastLayer, Floats | None]:
     """The last layer of a target model on its members, and their losses after each epoch if it has epochs.
 
-    The ridge is Λ = nλ where weight decay λ is part of the objective: in the closed form and with SGD. Adam scales its
-    steps and AdamW decays outside of them, neither minimises Σ loss + Λ/2 ‖θ‖², and the ridge is 0 there, as in the
-    paper's formulas.
+    The ridge is Λ = nλ where weight decay λ is part of the objective (``noshadow.optimizers``).
     """
     arrays = models.targets.store.read(models.targets.keys[number])
     inside = arrays["membership"]
     features = arrays.get("features", models.pool.inputs)
     recipe = setting.recipe_at(scale)
-    decays = setting.model is None or recipe.optimizer == "sgd"
+    decays = setting.model is None or read_optimizer(recipe.optimizer).penalises
     layer = LastLayer(
         features[inside],
         arrays["outputs"][inside],
@@ -228,7 +224,7 @@ def _over_targets(metric: Metric, values: Floats, scored: Scored, order: Floats,
 def fit_of_targets(setting: Setting, models: Models) -> dict[str, float]:
     """Mean loss, and accuracy for classes, of the target models on members and on the others."""
     from noshadow.heads import get_head
-    from noshadow.layer import as_tensor
+    from noshadow.tensors import as_tensor
 
     facts: dict[str, list[float]] = {}
     head = get_head(setting.head)

@@ -1,5 +1,6 @@
-"""The last-layer Hessian and what is asked of it: leverage blocks, solves, distance from stationarity."""
+"""The last-layer Hessian and what is asked of it: leverage, shifts of the outputs, distance from stationarity."""
 
-from noshadow.curvature.dense import DenseCurvature, dense_curvature
+from noshadow.curvature.choose import CURVATURES, DEFAULT_MEMORY, build_curvature, choose
+from noshadow.curvature.protocol import Curvature, Leverages, Removal, Size
 
-__all__ = ["DenseCurvature", "dense_curvature"]
+__all__ = ["CURVATURES", "DEFAULT_MEMORY", "Curvature", "Leverages", "Removal", "Size", "build_curvature", "choose"]

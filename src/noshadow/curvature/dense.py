@@ -18,60 +18,84 @@ Nothing of size n × (number of parameters) is ever held, so memory does not gro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from noshadow.curvature.gram import KroneckerSum, QuadraticForms, most_records
 from noshadow.curvature.inverse import psd_inverse
-from noshadow.curvature.kronecker import KroneckerSum, QuadraticForms, most_records
+from noshadow.curvature.protocol import GIB, Advance, Removal, Size
+from noshadow.curvature.removal import remove_coupled, remove_uncoupled
 from noshadow.curvature.stationary import Fit, Stationarity
 from noshadow.curvature.whiten import Whitening, whiten
-from noshadow.errors import InputError
 from noshadow.heads import make_head
 from noshadow.layer import LastLayer
-from noshadow.packing import packed_size, unpack
+from noshadow.records import Records
+from noshadow.triangles import packed_size, unpack
 
-GIB = 2.0**30
-DEFAULT_MEMORY = 4.0
-"""Working memory that the curvature may use, in GiB."""
-_CHUNK_BYTES = 48 * 2**20  # largest array of a chunk: enough records a GEMM for its full speed
+_CHUNK_BYTES = 48 * 2**20  # largest array of a chunk: enough records per GEMM for its full speed
 _BLOCK_BYTES = 24 * 2**20  # largest array of unpacked blocks: it fits the cache and the allocator reuses its memory
 
 
-class Blocks(NamedTuple):
-    """What the curvature knows of some records."""
+@dataclass(frozen=True, eq=False)
+class DenseLeverages:
+    """Some records with their blocks A: a number that all outputs share (c, 1), one per label (c, m), or (c, r, r)."""
 
-    rows: slice
+    records: Records
     block: Tensor
-    """A, (c, 1) for width 1, (c, m) for m labels and (c, r, r) otherwise."""
     leftover: Tensor
-    """x̃ᵀH⁻¹G, (c, r or q)."""
-    design: Tensor
-    """x̃, (c, P)."""
+
+    @property
+    def coupled(self) -> bool:
+        return self.block.ndim == 3
+
+    @cached_property
+    def curvature(self) -> Tensor:
+        """W', in the shape of the blocks."""
+        packed = self.records.packed_curvature
+        return unpack(packed, self.block.shape[-1]) if self.coupled else packed
+
+    @cached_property
+    def own_fit(self) -> Tensor:
+        """W'A of outputs that are not coupled: rounding must not carry it past 1."""
+        return (self.curvature * self.block).clamp(max=1.0)
+
+    @cached_property
+    def leverage(self) -> Tensor:
+        if not self.coupled:
+            return self.own_fit.sum(1)
+        trace: Tensor = torch.linalg.vecdot(self.curvature.flatten(1), self.block.flatten(1))
+        return trace.clamp(min=0.0, max=float(self.block.shape[-1]))  # rounding must not carry it out of its range
+
+    def first_order_shift(self, pull: Tensor) -> Tensor:
+        return (self.block @ pull.unsqueeze(2)).squeeze(2) if self.coupled else self.block * pull
+
+    def removal(self, pull: Tensor) -> Removal:
+        start = self.first_order_shift(pull)
+        if self.coupled:
+            return remove_coupled(self.block, self.curvature, start)
+        return remove_uncoupled(self.own_fit, start)
 
 
 @dataclass(frozen=True, eq=False)
 class DenseCurvature:
-    """The inverse Hessian of a layer and the questions it answers. Made by :func:`dense_curvature`."""
+    """The inverse Hessian of a layer, exact. Made by :func:`dense_curvature`."""
 
     layer: LastLayer
     chunk: int
-    """Records a GEMM."""
+    """Records per GEMM."""
     null_directions: int
-    """Directions of the parameter space, within the range of the features, along which H vanishes."""
     stationarity: Stationarity
     linearity: float
-    """‖outputs − best linear function of the features‖ / ‖outputs − mean‖: 0 for the inputs of a linear layer."""
     _whitening: Whitening
     _inverses: list[Tensor]
     _forms: list[QuadraticForms]
 
     @property
     def rank(self) -> int:
-        """Rank of the design matrix."""
         return self._whitening.rank
 
     @property
@@ -79,19 +103,18 @@ class DenseCurvature:
         """Coupled output coordinates r: blocks are numbers for r = 1 and r × r matrices otherwise."""
         return self._forms[0].r
 
-    def blocks(self) -> Iterator[Blocks]:
-        """The leverage blocks of all records, in order, a manageable number at a time."""
+    def chunks(self) -> Iterator[DenseLeverages]:
+        """The leverage blocks of all records, in order: those of a chunk in one GEMM, unpacked a cacheful at a time."""
         batch = max(1, _BLOCK_BYTES // (8 * len(self._forms) * self.width**2))
         for rows in self.layer.chunks(self.chunk):
-            design = self.layer.design(rows)
-            x = design @ self._whitening.transform
+            records = self.layer.records(rows)
+            x = records.design @ self._whitening.transform
             packed, leftover = torch.cat([form(x) for form in self._forms], dim=1), x @ self.stationarity.newton
             for start in range(0, len(x), batch):
                 part = slice(start, min(start + batch, len(x)))
                 block = packed[part]
                 block = block.clamp(min=0.0) if self.width == 1 else unpack(block, self.width)
-                place = slice(rows.start + part.start, rows.start + part.stop)
-                yield Blocks(place, block, leftover[part], design[part])
+                yield DenseLeverages(records.part(part), block, leftover[part])
 
     def solve(self, gradient: Tensor) -> Tensor:
         """H⁻¹ (H⁺ where H is singular) applied to a gradient Σ x̃ᵢvᵢᵀ with respect to Θ, (n_columns, m) → same."""
@@ -100,28 +123,22 @@ class DenseCurvature:
         return transform @ kind.expand(solution)
 
 
-def dense_curvature(
-    layer: LastLayer, memory: float = DEFAULT_MEMORY, advance: Callable[[int], None] = lambda _: None
-) -> DenseCurvature:
+def dense_curvature(layer: LastLayer, memory: float, advance: Advance = lambda _: None) -> DenseCurvature:
     """Build the curvature of a layer within ``memory`` GiB; ``advance`` is told of every record, twice."""
     width = layer.kind.width(layer.n_outputs)
     chunk = _chunk_rows(layer, width, memory)
     whitening = whiten(layer, chunk)
     advance(layer.n)
     size = whitening.transform.shape[1]
-    totals = [KroneckerSum(size, width, layer.outputs) for _ in range(layer.kind.parts(layer.n_outputs))]
+    totals = [KroneckerSum(size, width, whitening.transform) for _ in range(layer.kind.parts(layer.n_outputs))]
     fit = Fit(layer, whitening)
     for rows in layer.chunks(chunk):
-        design = layer.design(rows)
-        x = design @ whitening.transform
-        z, y = layer.outputs[rows], layer.targets[rows]
-        packed, pull = layer.kind.packed_curvature(z), layer.kind.reduce(layer.trained.gradient(z, y))
-        if layer.weights is not None:
-            packed, pull = layer.weights[rows] * packed, layer.weights[rows] * pull
-        for total, part in zip(totals, torch.split(packed, packed_size(width), dim=1), strict=True):
+        records = layer.records(rows)
+        x = records.design @ whitening.transform
+        for total, part in zip(totals, torch.split(records.packed_curvature, packed_size(width), dim=1), strict=True):
             total.add(x, part)
-        fit.add(rows, design, x, pull)
-        advance(rows.stop - rows.start)
+        fit.add(records, x)
+        advance(len(records))
 
     inverses, null = [], 0
     while totals:
@@ -155,44 +172,35 @@ def _apply(inverses: list[Tensor], columns: Tensor, width: int) -> Tensor:
     return (inverse @ columns.T.reshape(-1)).reshape(width, -1).T.contiguous()
 
 
-def required_memory(n: int, columns: int, outputs: int, head: str) -> float:
+def dense_memory(size: Size) -> float:
     """GiB that the exact curvature of such a layer needs at the least."""
-    return sum(_bytes(n, columns, outputs, head)) / GIB
+    return sum(_bytes(size)) / GIB
 
 
-def require_memory(n: int, columns: int, outputs: int, head: str, memory: float, held: float = 0.0) -> None:
-    """Refuse a layer whose curvature, beside ``held`` bytes, does not fit into ``memory`` GiB."""
-    if not memory > 0:
-        raise InputError(f"memory: expected a positive number of GiB, got {memory!r}")
-    needed = required_memory(n, columns, outputs, head) + held / GIB
-    if needed > memory:
-        kind = make_head(head, outputs)
-        width, parts = kind.width(outputs), kind.parts(outputs)
-        parameters = columns * width
-        table = f"the {n:,} records take {held / GIB:.1f} GiB as a dense table and " if held else ""
-        raise InputError(
-            f"memory: {table}the exact Hessian of this head has {f'{parts:,} × ' if parts > 1 else ''}{parameters:,} × "
-            f"{parameters:,} entries ({columns:,} columns × {max(width, parts):,} outputs) and needs about "
-            f"{needed - held / GIB:.1f} GiB, the budget is {memory:g} GiB; pass a larger memory=, "
-            "or reduce the features (e.g. PCA) or the number of classes"
-        )
+def dense_refusal(size: Size) -> str:
+    """What is so large about it."""
+    kind = make_head(size.head, size.outputs)
+    width, parts = kind.width(size.outputs), kind.parts(size.outputs)
+    parameters = size.columns * width
+    return (
+        f"the exact Hessian of this head has {f'{parts:,} × ' if parts > 1 else ''}{parameters:,} × {parameters:,} "
+        f"entries ({size.columns:,} columns × {max(width, parts):,} outputs)"
+    )
 
 
-def _bytes(n: int, columns: int, outputs: int, head: str) -> tuple[float, float]:
+def _bytes(size: Size) -> tuple[float, float]:
     """What the matrices take, and what each row of a chunk takes."""
-    kind = make_head(head, outputs)
-    width = kind.width(outputs)
-    parameters = columns * width
-    fixed = 8.0 * kind.parts(outputs) * (4 * parameters**2 + 2 * packed_size(columns) * packed_size(width))
-    fixed += 6.0 * min(_BLOCK_BYTES, 8 * n * width**2)
-    return fixed, 8.0 * (8 * columns + 8 * outputs + 4 * packed_size(width))
+    kind = make_head(size.head, size.outputs)
+    width = kind.width(size.outputs)
+    parameters = size.columns * width
+    fixed = 8.0 * kind.parts(size.outputs) * (4 * parameters**2 + 2 * packed_size(size.columns) * packed_size(width))
+    fixed += 6.0 * min(_BLOCK_BYTES, 8 * size.n * width**2)
+    return fixed, 8.0 * (8 * size.columns + 8 * size.outputs + 4 * packed_size(width))
 
 
 def _chunk_rows(layer: LastLayer, width: int, memory: float) -> int:
-    """Rows a chunk so that matrices and chunk stay within the budget."""
-    columns, m = layer.n_columns, layer.n_outputs
-    require_memory(layer.n, columns, m, layer.head, memory)
-    fixed, row = _bytes(layer.n, columns, m, layer.head)
-    widest = 8 * max(columns, m, packed_size(width))
+    """Rows of a chunk so that matrices and chunk stay within the budget."""
+    fixed, row = _bytes(Size.of(layer))
+    widest = 8 * max(layer.n_columns, layer.n_outputs, packed_size(width))
     affordable = int((memory * GIB - fixed) // row)
-    return max(1, min(affordable, _CHUNK_BYTES // widest, most_records(columns, width) or layer.n))
+    return max(1, min(affordable, _CHUNK_BYTES // widest, most_records(layer.n_columns, width) or layer.n))

@@ -23,6 +23,7 @@ from torch import Tensor
 from noshadow.curvature.inverse import psd_inverse
 from noshadow.curvature.whiten import Whitening
 from noshadow.layer import LastLayer
+from noshadow.records import Records
 
 # Least and most weight of the penalty where the parameters are worked out from the outputs; the least is larger where
 # coordinates are left that the data do not see at all, so that rounding is all there is to fit
@@ -42,6 +43,14 @@ class Stationarity:
     share: float
     """‖G‖ under Λ̂ relative to ‖G‖ under Λ, each column in units of its own size."""
     halving: float
+    unit: float
+    """What the decrement is rounded in: 1 for classes, the length of all targets for values."""
+
+    def in_records(self, typical: float) -> float:
+        """The decrement in units of one record's, whose root mean square is ``typical``; 0 where it is rounding."""
+        if self.decrement <= 1e-10 * self.unit:
+            return 0.0
+        return self.decrement / typical if typical > 0 else math.inf
 
 
 class Fit:
@@ -49,31 +58,32 @@ class Fit:
 
     def __init__(self, layer: LastLayer, whitening: Whitening) -> None:
         self._layer, self._whitening = layer, whitening
-        self._mean = layer.outputs.mean(0)
+        self._mean = whitening.mean_output
         r = len(layer.kind.reduce(self._mean))
         k = whitening.transform.shape[1]
         self._gradient, self._projection = (self._mean.new_zeros((k, r)) for _ in range(2))
         self._plain_gradient = self._mean.new_zeros((layer.n_columns, r))
         self._gram = self._mean.new_zeros((k, k))
         self._misfit = self._spread = self._slope = self._change = self._change_squared = 0.0
+        self._targets = 0.0
 
-    def add(self, rows: slice, design: Tensor, x: Tensor, gradient: Tensor) -> None:
-        """The records of ``rows``: design (c, P), its whitened coordinates x (c, k), and the reduced gradients (c, r)
-        of the records' terms of the objective."""
-        layer, head = self._layer, self._layer.kind
-        z, y = layer.outputs[rows], layer.targets[rows]
+    def add(self, records: Records, x: Tensor) -> None:
+        """Some records, and their design in whitened coordinates, x (c, k)."""
+        layer, head, gradient, design = self._layer, records.head, records.pull, records.design
+        z, y = records.outputs, records.targets
         outputs = head.reduce(z)
         self._gradient.addmm_(x.T, gradient)
         self._plain_gradient.addmm_(design.T, gradient)
         self._slope += float(gradient.square().sum())
+        self._targets += 0.0 if head.classifies else float(y.square().sum())
         if layer.ridge and layer.coefficients is None:
             self._projection.addmm_(x.T, outputs)
             self._gram.addmm_(x.T, x)
         self._misfit += float((outputs - design @ self._whitening.fitted).square().sum())
         self._spread += float(head.reduce(z - self._mean).square().sum())
         change = head.loss_change(z, y, 0.5 * (self._mean - z))
-        if layer.weights is not None:
-            change = layer.weights[rows].mean(1) * change
+        if records.weights is not None:
+            change = records.weights.mean(1) * change
         self._change += float(change.sum())
         self._change_squared += float(change.square().sum())
 
@@ -94,6 +104,7 @@ class Fit:
             best_ridge=best,
             share=share,
             halving=self._change / math.sqrt(self._change_squared) if self._change_squared > 0 else 0.0,
+            unit=1.0 if self._layer.kind.classifies else math.sqrt(self._targets),
         )
 
     def _parameters(self) -> Tensor:

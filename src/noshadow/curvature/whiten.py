@@ -35,27 +35,30 @@ _SMALLEST_COLUMN = 1e-290  # below it, a column cannot be scaled up without over
 
 @dataclass(frozen=True)
 class Whitening:
-    """transform T (P, k), penalty D_φ (k, k), rank and column norms (P,) of X̃, and the least-squares parameters (P, r)
-    of the outputs."""
+    """transform T (P, k), penalty D_φ (k, k), rank and column norms (P,) of X̃, the least-squares parameters (P, r) of
+    the outputs, and their mean (m,)."""
 
     transform: Tensor
     penalty: Tensor
     rank: int
     norms: Tensor
     fitted: Tensor
+    mean_output: Tensor
 
 
 class _Products(NamedTuple):
-    """Norms (P,) of the columns of X̃, and X̃ᵀX̃ and X̃ᵀZ of the columns scaled to norm 1, Z the reduced outputs."""
+    """Norms (P,) of the columns of X̃, X̃ᵀX̃ and X̃ᵀZ of the columns scaled to norm 1, Z the reduced outputs, and the mean
+    output (m,)."""
 
     norms: Tensor
     gram: Tensor
     cross: Tensor
+    mean: Tensor
 
 
 def whiten(layer: LastLayer, chunk: int) -> Whitening:
     """The coordinates of a layer, in one pass over its features (two where they are close to rank-deficient)."""
-    every_norm, gram, cross = _products(layer, chunk)
+    every_norm, gram, cross, mean = _products(layer, chunk)
     kept = (every_norm > 0).nonzero().flatten()
     norms, gram, cross = every_norm[kept], gram[kept][:, kept], cross[kept]
     root_penalty = layer.penalty()[kept].sqrt()
@@ -84,44 +87,46 @@ def whiten(layer: LastLayer, chunk: int) -> Whitening:
         rank=basis.shape[1],
         norms=every_norm,
         fitted=widen((basis @ (basis.T @ cross)) / norms.unsqueeze(1)),
+        mean_output=mean,
     )
 
 
 def _products(layer: LastLayer, chunk: int) -> _Products:
     """In one pass; in two more where squares of the features would leave the range of double precision."""
-    scale = torch.ones(layer.n_columns, dtype=torch.float64, device=layer.features.device)
-    gram, cross = _sums(layer, scale, chunk)
+    scale = torch.ones(layer.n_columns, dtype=torch.float64, device=layer.device)
+    gram, cross, mean = _sums(layer, scale, chunk)
     squares = gram.diagonal()
     unsafe = (squares < _SAFE_SQUARES[0]) | ~(squares < _SAFE_SQUARES[1]) | ~torch.isfinite(cross).all(1)
-    if layer.features.dtype == torch.float64 and bool(unsafe.any()):
+    if layer.precision == torch.float64 and bool(unsafe.any()):
         sizes = _column_sizes(layer, chunk)
         if bool((unsafe & (sizes > 0)).any()):  # not only columns of zeros
             scale = torch.where(sizes > _SMALLEST_COLUMN, 1.0 / sizes.clamp(min=_SMALLEST_COLUMN), 0.0)
-            gram, cross = _sums(layer, scale, chunk)
+            gram, cross, mean = _sums(layer, scale, chunk)
     root = gram.diagonal().sqrt()
     alive = (root > 0) & (scale > 0)
     unit = torch.where(alive, 1.0 / torch.where(alive, root, 1.0), 0.0)
     norms = torch.where(alive, root / torch.where(alive, scale, 1.0), 0.0)
-    return _Products(norms, gram * unit * unit.unsqueeze(1), cross * unit.unsqueeze(1))
+    return _Products(norms, gram * unit * unit.unsqueeze(1), cross * unit.unsqueeze(1), mean)
 
 
-def _sums(layer: LastLayer, scale: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
-    """X̃ᵀX̃ and X̃ᵀZ of the scaled columns."""
+def _sums(layer: LastLayer, scale: Tensor, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
+    """X̃ᵀX̃ and X̃ᵀZ of the scaled columns, and the mean output."""
     gram = scale.new_zeros((layer.n_columns, layer.n_columns))
-    cross: Tensor | None = None
+    total = scale.new_zeros(layer.n_outputs)
+    cross = scale.new_zeros((layer.n_columns, len(layer.kind.reduce(total))))
     for rows in layer.chunks(chunk):
-        x = layer.design(rows).mul_(scale)
-        z = layer.kind.reduce(layer.outputs[rows])
+        records = layer.records(rows)
+        x = records.design.mul_(scale)
         gram.addmm_(x.T, x)
-        cross = x.T @ z if cross is None else cross.addmm_(x.T, z)
-    assert cross is not None
-    return gram, cross
+        cross.addmm_(x.T, layer.kind.reduce(records.outputs))
+        total += records.outputs.sum(0)
+    return gram, cross, total / layer.n
 
 
 def _column_sizes(layer: LastLayer, chunk: int) -> Tensor:
-    sizes = torch.zeros(layer.n_columns, dtype=torch.float64, device=layer.features.device)
+    sizes = torch.zeros(layer.n_columns, dtype=torch.float64, device=layer.device)
     for rows in layer.chunks(chunk):
-        sizes = torch.maximum(sizes, layer.design(rows).abs().amax(0))
+        sizes = torch.maximum(sizes, layer.records(rows).design.abs().amax(0))
     return sizes
 
 
@@ -135,7 +140,7 @@ def _noise_floor(layer: LastLayer) -> float:
     the same numbers in single precision would be.
     """
     n, columns = layer.n, layer.n_columns
-    precision = min(torch.finfo(layer.features.dtype).eps, torch.finfo(torch.float32).eps)
+    precision = min(torch.finfo(layer.precision).eps, torch.finfo(torch.float32).eps)
     stored = 4 * precision * (1 + math.sqrt(columns / n))
     computed = max(n, columns) * torch.finfo(torch.float64).eps * math.sqrt(columns)
     return max(stored, computed)
@@ -156,7 +161,7 @@ def _triangular_factor(layer: LastLayer, norms: Tensor, kept: Tensor, chunk: int
     """R of a QR factorisation of the unit-norm columns, accumulated over chunks of rows."""
     factor = norms.new_zeros((len(kept), len(kept)))
     for rows in layer.chunks(max(chunk, 2 * len(kept))):
-        x = layer.design(rows)[:, kept] / norms
+        x = layer.records(rows).design[:, kept] / norms
         factor = torch.linalg.qr(torch.cat((factor, x)), mode="r").R
     return factor
 

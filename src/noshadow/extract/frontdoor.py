@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from sklearn.base import BaseEstimator
 
-from noshadow.curvature.dense import DEFAULT_MEMORY
+from noshadow.curvature import DEFAULT_MEMORY
 from noshadow.errors import InputError
 from noshadow.extract.found import Extracted
 from noshadow.extract.sklearn import extract_sklearn
@@ -47,7 +47,11 @@ def extract(
     if isinstance(model, torch.nn.Module):
         found = extract_torch(model, data, objective, **choices, batch_size=batch_size, progress=progress)
     elif isinstance(model, BaseEstimator):
-        for name, value in {"weight_decay": objective.weight_decay, **choices}.items():
+        for name, value in {
+            "weight_decay": objective.weight_decay,
+            "optimizer": objective.optimizer,
+            **choices,
+        }.items():
             if value is not None:
                 raise InputError(f"{name}: it is for torch modules; scikit-learn estimators carry their own")
         found = extract_sklearn(model, data, objective, memory)

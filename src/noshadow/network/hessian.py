@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from noshadow.errors import InputError
 from noshadow.heads import Head
-from noshadow.layer import LastLayer, as_tensor
+from noshadow.layer import LastLayer
+from noshadow.tensors import as_tensor
 
 CHUNK_NUMBERS = 2**18  # input numbers of the records whose gradient graph is held at a time: the graph stays in cache
 CHUNK_RECORDS = 1024

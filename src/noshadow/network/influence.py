@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.extract.torch import evaluating
 from noshadow.heads import get_head
-from noshadow.layer import as_tensor
 from noshadow.network.basis import PROBES, grow_basis, most_directions
 from noshadow.network.hessian import Hessian, Network
 from noshadow.network.rows import normalised
 from noshadow.network.solve import solve
 from noshadow.progress import progress_bar
+from noshadow.tensors import as_tensor
 
 Floats = NDArray[np.float64]
 

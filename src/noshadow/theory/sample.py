@@ -84,7 +84,7 @@ def from_sample(layer: LastLayer) -> Sample:
         raise InputError(f"layer: the laws are those of squared error, but the head is {layer.head!r}")
     if layer.weights is not None:
         raise InputError("layer: the laws are those of records that count alike, but the layer has a sample_weight")
-    design = layer.design(slice(None))
+    design = layer.records(slice(None)).design
     residual = layer.targets - layer.outputs
     basis, rank = _orthonormal(design, layer.penalty())
     n = layer.n

@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
 
-from noshadow.curvature.dense import require_memory
+from noshadow.curvature import Size, choose
 from noshadow.errors import InputError, name_rows
 
 Array = NDArray[Any]
@@ -100,8 +100,8 @@ def dense(x: Any, columns: int, outputs: int, head: str, memory: float) -> Array
     if not sparse.issparse(x):
         return numbers(x, "X")
     matrix = cast(Any, x)
-    held = float(np.prod(matrix.shape)) * max(matrix.dtype.itemsize, 4)
-    require_memory(matrix.shape[0], columns, outputs, head, memory, held=held)
+    held = float(np.prod(matrix.shape)) * max(matrix.dtype.itemsize, 4) / 2**30
+    choose("auto", Size(matrix.shape[0], columns, outputs, head), memory, held=held)
     return cast(Array, matrix.toarray())
 
 

@@ -19,6 +19,7 @@ from noshadow.extract.torch.matching import Match, best_match, find_head, named_
 from noshadow.extract.torch.watching import evaluating, require_readable, running_eagerly, unwrapped, watch
 from noshadow.layer import LastLayer
 from noshadow.objective import Objective, ridge_of_weight_decay
+from noshadow.optimizers import read_optimizer
 from noshadow.progress import progress_bar
 
 
@@ -186,6 +187,9 @@ class _Pass:
         head, where = choose_head(self.model, z, target, activation, objective)
         require_trained_on(target, head)
         bias = isinstance(self.head.bias, Tensor)
+        decay = None if objective.optimizer is None else read_optimizer(objective.optimizer, self.head)
+        if decay is not None and objective.ridge is None:
+            objective = objective.with_decay(decay.weight_decay)
         found = LastLayer(
             self.features.all(),
             z,
@@ -193,6 +197,7 @@ class _Pass:
             head=head,
             ridge=ridge_of_weight_decay(objective, head, z, target) if objective.ridge is None else objective.ridge,
             bias=bias,
+            penalize_bias=decay is None or decay.on_bias is not False,
             coefficients=self.theta,
             sample_weight=objective.sample_weight,
             class_weight=objective.class_weight,
@@ -203,6 +208,7 @@ class _Pass:
             "layer_shape": [z.shape[1], self.theta.shape[0] - int(bias)],
             "output": self.output,
             "head_from": where,
+            "optimizer": None if decay is None else decay.optimizer,
         }
         frozen = not any(value.requires_grad for value in self.head.parameters(recurse=False))
         said = [*notes, *self.notes, *([note] if note else []), *([_frozen(facts["layer"])] if frozen else [])]

@@ -28,7 +28,7 @@ from torch.utils.data import default_collate as torch_collate
 
 from noshadow.errors import InputError
 from noshadow.extract.torch.batches import LABEL_KEYS, Signature
-from noshadow.layer import as_tensor
+from noshadow.tensors import as_tensor
 
 _LOOKED_AT = 8
 """Records that are read twice to see whether they come out the same; a coin toss in each is missed once in 256."""

@@ -1,6 +1,6 @@
 """Sums and quadratic forms of Kronecker products of symmetric matrices, as GEMMs.
 
-Both jobs are on packed upper triangles (see ``noshadow.packing``), with k features, r coupled outputs, c records,
+Both jobs are on packed upper triangles (see ``noshadow.triangles``), with k features, r coupled outputs, c records,
 K = k(k+1)/2 and R = r(r+1)/2:
 
     sums    Σᵢ pack(Wᵢ) pack(xᵢxᵢᵀ)ᵀ                 (R, K) or its transpose, the packed Hessian
@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from noshadow.packing import packed_outer_tiles, packed_size, triangle, unpack
+from noshadow.triangles import packed_outer_tiles, packed_size, triangle, unpack
 
 _MOST_PAIRS = 6  # r ≤ 3: below it, writing K numbers a record costs more than the operations it saves
 _TILE_BYTES = 4 * 2**20  # a tile stays in the cache between being written and being multiplied

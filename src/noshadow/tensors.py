@@ -1,0 +1,34 @@
+"""What users hold, NumPy, pandas, torch or nested lists, as tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from noshadow.errors import InputError
+
+
+def as_tensor(values: Any, name: str) -> Tensor:
+    """NumPy, pandas, torch or nested lists as a detached tensor on the CPU or a CUDA device."""
+    if isinstance(values, Tensor):
+        tensor = values.detach()
+        return tensor if tensor.device.type in ("cpu", "cuda") else tensor.cpu()
+    try:
+        array = np.asarray(values)
+        if array.dtype == object:
+            array = array.astype(np.float64)
+        # a copy where torch could not share the memory: reversed strides, read-only or foreign byte order
+        return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}: expected numbers, got {type(values).__name__} ({error})") from None
+
+
+def as_floats(values: Any, name: str) -> Tensor:
+    """A real floating-point tensor of the given precision; integers and booleans become float64."""
+    tensor = as_tensor(values, name)
+    if tensor.is_complex():
+        raise InputError(f"{name}: expected real numbers, got {tensor.dtype}")
+    return tensor if tensor.is_floating_point() else tensor.to(torch.float64)

@@ -32,9 +32,9 @@ from noshadow.curvature.whiten import Whitening, whiten
 from noshadow.errors import InputError
 from noshadow.heads import make_head
 from noshadow.layer import LastLayer
+from noshadow.memory import GIB
 from noshadow.packing import packed_size, unpack
 
-GIB = 2.0**30
 DEFAULT_MEMORY = 4.0
 """Working memory that the curvature may use, in GiB."""
 _CHUNK_BYTES = 48 * 2**20  # largest array of a chunk: enough records a GEMM for its full speed
@@ -160,7 +160,7 @@ def required_memory(n: int, columns: int, outputs: int, head: str) -> float:
     return sum(_bytes(n, columns, outputs, head)) / GIB
 
 
-def require_memory(n: int, columns: int, outputs: int, head: str, memory: float, held: float = 0.0) -> None:
+def require_budget(n: int, columns: int, outputs: int, head: str, memory: float, held: float = 0.0) -> None:
     """Refuse a layer whose curvature, beside ``held`` bytes, does not fit into ``memory`` GiB."""
     if not memory > 0:
         raise InputError(f"memory: expected a positive number of GiB, got {memory!r}")
@@ -191,7 +191,7 @@ def _bytes(n: int, columns: int, outputs: int, head: str) -> tuple[float, float]
 def _chunk_rows(layer: LastLayer, width: int, memory: float) -> int:
     """Rows a chunk so that matrices and chunk stay within the budget."""
     columns, m = layer.n_columns, layer.n_outputs
-    require_memory(layer.n, columns, m, layer.head, memory)
+    require_budget(layer.n, columns, m, layer.head, memory)
     fixed, row = _bytes(layer.n, columns, m, layer.head)
     widest = 8 * max(columns, m, packed_size(width))
     affordable = int((memory * GIB - fixed) // row)

@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
 
-from noshadow.curvature.dense import require_memory
+from noshadow.curvature.dense import require_budget
 from noshadow.errors import InputError, name_rows
 
 Array = NDArray[Any]
@@ -101,7 +101,7 @@ def dense(x: Any, columns: int, outputs: int, head: str, memory: float) -> Array
         return numbers(x, "X")
     matrix = cast(Any, x)
     held = float(np.prod(matrix.shape)) * max(matrix.dtype.itemsize, 4)
-    require_memory(matrix.shape[0], columns, outputs, head, memory, held=held)
+    require_budget(matrix.shape[0], columns, outputs, head, memory, held=held)
     return cast(Array, matrix.toarray())
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import BaseEstimator
 
-from noshadow.curvature.dense import DEFAULT_MEMORY, require_memory
+from noshadow.curvature.dense import DEFAULT_MEMORY, require_budget
 from noshadow.errors import InputError
 from noshadow.extract.found import Extracted
 from noshadow.extract.sklearn.data import dense, n_rows, numbers, pair
@@ -41,7 +41,7 @@ def extract_sklearn(model: BaseEstimator, data: Any, objective: Objective, memor
     fit = read(estimator, seen, stated_weights(objective.sample_weight, x))
     if objective.head not in (None, fit.head):
         raise InputError(f"head: {name} trains a {fit.head} head, not {objective.head!r}; leave head out")
-    require_memory(n_rows(x, "X"), fit.n_columns, fit.weights.shape[1], fit.head, memory)
+    require_budget(n_rows(x, "X"), fit.n_columns, fit.weights.shape[1], fit.head, memory)
     with np.errstate(invalid="ignore", over="ignore"):  # the layer names the rows that are not finite
         features = _features(fit, inner.features(x), memory)
         outputs = _outputs(features, fit)

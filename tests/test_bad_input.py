@@ -61,7 +61,7 @@ def test_shapes_are_checked():
         LastLayer(x, z, y, "logistic")
     with pytest.raises(InputError, match=r"outputs: a softmax head .* use head='logistic'"):
         LastLayer(x, z[:, :1], y)
-    with pytest.raises(InputError, match=r"targets: 1 values a record, but outputs has 3"):
+    with pytest.raises(InputError, match=r"targets: 1 value per record, but outputs has 3"):
         LastLayer(x, z, y, "squared")
     with pytest.raises(InputError, match=r"features: there are no rows"):
         LastLayer(x[:0], z[:0], y[:0])
@@ -90,8 +90,8 @@ def test_traces_are_checked():
     layer = LastLayer(*arrays())
     trace = np.ones((5, 30))
     cases = {
-        r"trace: expected shape \(epochs, n\), a row an epoch, got \(30,\)": trace[0],
-        r"trace: expected shape \(epochs, n\), a row an epoch, got \(5, 30, 1\)": trace[:, :, None],
+        r"trace: expected shape \(epochs, n\), a row per epoch, got \(30,\)": trace[0],
+        r"trace: expected shape \(epochs, n\), a row per epoch, got \(5, 30, 1\)": trace[:, :, None],
         r"trace: expected shape \(epochs, 30\), .* got \(30, 5\); it looks transposed: pass trace.T": trace.T,
         r"trace: expected shape \(epochs, 30\), .* got \(5, 29\); pass the same records in the same": trace[:, 1:],
         r"trace: a spread needs at least 2 epochs, got shape \(1, 30\)": trace[:1],

@@ -100,7 +100,7 @@ def test_score_reads_a_trace(archive, tmp_path):
 
 def test_failures_say_what_and_exit_with_three(archive, tmp_path):
     arrays = dict(np.load(archive))
-    cases = {(archive, "--head", "squared"): "targets in FILE: 1 values a record, but outputs has 4 columns"}
+    cases = {(archive, "--head", "squared"): "targets in FILE: 1 value per record, but outputs has 4 columns"}
     (tmp_path / "text.npz").write_text("not an archive")
     cases[(tmp_path / "text.npz",)] = "FILE: {} is not an .npz of plain arrays"
     (tmp_path / "cut.npz").write_bytes(archive.read_bytes()[:-300])

@@ -294,7 +294,7 @@ def score(
     memory: float = DEFAULT_MEMORY,
     progress: bool | None = None,
 ) -> pd.DataFrame:
-    """Score every record of a layer: a row a record, a column a score.
+    """Score every record of a layer: a row per record, a column per score.
 
     scores     names from ``noshadow.scores.SCORES``; None: all the default ones that apply to the head
     trace      (epochs, n): the loss of the same records, in the same order, after each epoch of training; adds
@@ -358,13 +358,13 @@ def _as_trace(trace: Any, n: int) -> Tensor:
     """Finite losses of shape (epochs, n), two epochs or more, in the precision that they came in."""
     losses = as_floats(trace, "trace")
     if losses.ndim != 2:
-        raise InputError(f"trace: expected shape (epochs, n), a row an epoch, got {tuple(losses.shape)}")
+        raise InputError(f"trace: expected shape (epochs, n), a row per epoch, got {tuple(losses.shape)}")
     epochs, records = losses.shape
     if records != n:
         remedy = "it looks transposed: pass trace.T" if epochs == n else "pass the same records in the same order"
-        raise InputError(f"trace: expected shape (epochs, {n}), a row an epoch, got {tuple(losses.shape)}; {remedy}")
+        raise InputError(f"trace: expected shape (epochs, {n}), a row per epoch, got {tuple(losses.shape)}; {remedy}")
     if epochs < 2:
-        raise InputError(f"trace: a spread needs at least 2 epochs, got shape {tuple(losses.shape)}; a row an epoch")
+        raise InputError(f"trace: a spread needs at least 2 epochs, got shape {tuple(losses.shape)}; a row per epoch")
     finite = torch.isfinite(losses)
     bad = (~finite.all(0)).nonzero().flatten().tolist()
     if bad:

@@ -200,12 +200,15 @@ def test_every_note_is_printed(archive, tmp_path):
 
 def test_importing_noshadow_costs_nothing_and_gives_all():
     script = (
-        "import sys, noshadow\nassert not {'torch', 'numpy', 'pandas'} & set(sys.modules)\n"
+        "import sys, noshadow\nassert not {'torch', 'numpy', 'pandas', 'sklearn', 'scipy'} & set(sys.modules)\n"
         "from noshadow.audit import Audit\n"  # the module is loaded, the name is still the function's
         "assert noshadow.audit.__module__ == 'noshadow.audit' and callable(noshadow.audit)\n"
         "assert noshadow.Audit is Audit\n"
         "assert all(getattr(noshadow, name) for name in noshadow.__all__)\n"
         "assert set(noshadow.__all__) <= set(dir(noshadow))\n"
+        "assert noshadow.theory.expected_gap and noshadow.attacks.lira and noshadow.evaluate.recall\n"
+        "assert noshadow.shadow.Study and noshadow.network.network_influence\n"
+        "assert not hasattr(noshadow, 'nothing')\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

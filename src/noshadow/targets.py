@@ -81,14 +81,14 @@ def _labels(y: Tensor, m: int) -> Tensor:
             f"targets: {_counted(m, 'logistic output')} need 0/1 targets of shape (n, {m}), got "
             f"{tuple(y.shape)}{several}"
         )
-    _require_classes(y, 2, "" if m == 1 else f" for each of {m} labels (head='logistic' with several outputs)")
+    require_classes(y, 2, "" if m == 1 else f" for each of {m} labels (head='logistic' with several outputs)")
     y = y.to(torch.int64)
     return y.squeeze(1) if m == 1 else y
 
 
 def _classes(y: Tensor, m: int) -> Tensor:
     if y.shape[1] == 1:
-        _require_classes(y, m)
+        require_classes(y, m)
         return y.squeeze(1).to(torch.int64)
     if y.shape[1] != m:
         raise InputError(f"targets: expected classes of shape (n,), or one-hot (n, {m}), got {tuple(y.shape)}")
@@ -113,7 +113,7 @@ def _classes(y: Tensor, m: int) -> Tensor:
     )
 
 
-def _require_classes(y: Tensor, n_classes: int, what: str = "") -> None:
+def require_classes(y: Tensor, n_classes: int, what: str = "") -> None:
     """Whole numbers 0 … n_classes − 1 in every entry."""
     if y.dtype == torch.bool:
         return

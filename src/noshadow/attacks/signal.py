@@ -19,6 +19,7 @@ from noshadow.attacks.arrays import (
 from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.heads import Head, get_head
 from noshadow.layer import as_floats, as_tensor
+from noshadow.targets import require_classes
 
 VARIANTS = {
     "softmax": ("logit",),
@@ -104,8 +105,8 @@ def check_outputs(outputs: Any, targets: Any, head: str) -> tuple[Tensor, Tensor
     m = z.shape[-1]
     if kind.name == "logistic" and m != 1:
         raise InputError(
-            f"outputs: a logistic head has one logit, got {m}; use head='softmax' for class logits, "
-            "and shape (K, N, A, 1) for several queries per record"
+            f"outputs: a logistic head has one logit, got {m}; use head='softmax' for class logits, shape (K, N, A, 1) "
+            "for several queries per record, and attack several labels one at a time: outputs[:, :, k], targets[:, k]"
         )
     if kind.name == "softmax" and m < 2:
         raise InputError("outputs: a softmax head has two logits or more, got 1; use head='logistic'")
@@ -126,13 +127,7 @@ def _classes(targets: Any, z: Tensor, kind: Head) -> Tensor:
     if y.ndim != 1 or y.shape[0] != z.shape[1]:
         raise InputError(f"targets: expected classes of shape ({z.shape[1]},), got {tuple(y.shape)}")
     n_classes = 2 if kind.name == "logistic" else z.shape[-1]
-    values = y.to(torch.float64)
-    rows = (~((values >= 0) & (values < n_classes) & (values == values.floor()))).nonzero().flatten().tolist()
-    if rows:
-        raise InputError(
-            f"targets: expected classes 0 … {n_classes - 1}, got {values[rows[0]]:g} in {name_rows(rows)} "
-            "(counted from 0)"
-        )
+    require_classes(y.to(torch.float64).unsqueeze(1), n_classes)
     return y.to(torch.int64)
 
 

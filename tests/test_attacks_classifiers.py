@@ -98,7 +98,7 @@ def test_shokri_lends_rare_classes_the_common_classifier():
         ({"folds": 17}, "folds: expected 2 … 16"),
         ({"rows": 10}, "rows: a classifier needs at least"),
         ({"classifier": "forest"}, "classifier: 'forest' is not one of"),
-        ({"outputs": np.zeros((16, 120, 2, 3))}, "one query a record"),
+        ({"outputs": np.zeros((16, 120, 2, 3))}, "one query per record"),
         ({"membership": np.ones((16, 120))}, "member of all models"),
     ],
 )
@@ -186,7 +186,7 @@ def test_threshold_on_regressions():
         ({"statistic": "gradient_norm", "feature_norms": np.ones(7)}, "feature_norms: expected shape"),
         ({"statistic": "gradient_norm", "feature_norms": -np.ones(120)}, "finite and at least 0"),
         ({"statistic": "margin"}, "statistic: 'margin' is not one of"),
-        ({"outputs": np.zeros((16, 120, 2, 3))}, "one query a record"),
+        ({"outputs": np.zeros((16, 120, 2, 3))}, "one query per record"),
         ({"membership": np.zeros((16, 120))}, "member of no model"),
     ],
 )

@@ -103,6 +103,8 @@ def test_probabilities_in_the_place_of_logits_are_noticed():
         (np.zeros((4, 3, 2)), [0, 1], "softmax", None, r"targets: expected classes of shape \(3,\)"),
         (np.zeros((4, 3, 2)), [0, 1, 2], "softmax", None, "got 2 in row 2"),
         (np.zeros((4, 3, 2)), [0, -1, 0], "softmax", None, "got -1 in row 1"),
+        (np.zeros((4, 3)), [1, -1, 1], "logistic", None, r"\(map −1 to 0\), got -1 in row 1"),
+        (np.zeros((4, 3, 2)), np.zeros((3, 2)), "logistic", None, r"one at a time: outputs\[:, :, k\], targets"),
         (np.zeros((4, 3, 2)), [0.0, 1.0, np.nan], "softmax", None, "got nan in row 2"),
         (np.zeros((4, 3)), [0.0, np.nan, 0.0], "squared", None, "targets: NaN or infinite in row 1"),
         (

@@ -61,7 +61,7 @@ def test_shapes_are_checked():
         LastLayer(x, z, y, "logistic")
     with pytest.raises(InputError, match=r"outputs: a softmax head .* use head='logistic'"):
         LastLayer(x, z[:, :1], y)
-    with pytest.raises(InputError, match=r"targets: 1 values a record, but outputs has 3"):
+    with pytest.raises(InputError, match=r"targets: 1 value per record, but outputs has 3"):
         LastLayer(x, z, y, "squared")
     with pytest.raises(InputError, match=r"features: there are no rows"):
         LastLayer(x[:0], z[:0], y[:0])

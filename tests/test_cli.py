@@ -100,7 +100,7 @@ def test_score_reads_a_trace(archive, tmp_path):
 
 def test_failures_say_what_and_exit_with_three(archive, tmp_path):
     arrays = dict(np.load(archive))
-    cases = {(archive, "--head", "squared"): "targets in FILE: 1 values a record, but outputs has 4 columns"}
+    cases = {(archive, "--head", "squared"): "targets in FILE: 1 value per record, but outputs has 4 columns"}
     (tmp_path / "text.npz").write_text("not an archive")
     cases[(tmp_path / "text.npz",)] = "FILE: {} is not an .npz of plain arrays"
     (tmp_path / "cut.npz").write_bytes(archive.read_bytes()[:-300])
@@ -200,12 +200,15 @@ def test_every_note_is_printed(archive, tmp_path):
 
 def test_importing_noshadow_costs_nothing_and_gives_all():
     script = (
-        "import sys, noshadow\nassert not {'torch', 'numpy', 'pandas'} & set(sys.modules)\n"
+        "import sys, noshadow\nassert not {'torch', 'numpy', 'pandas', 'sklearn', 'scipy'} & set(sys.modules)\n"
         "from noshadow.audit import Audit\n"  # the module is loaded, the name is still the function's
         "assert noshadow.audit.__module__ == 'noshadow.audit' and callable(noshadow.audit)\n"
         "assert noshadow.Audit is Audit\n"
         "assert all(getattr(noshadow, name) for name in noshadow.__all__)\n"
         "assert set(noshadow.__all__) <= set(dir(noshadow))\n"
+        "assert noshadow.theory.expected_gap and noshadow.attacks.lira and noshadow.evaluate.recall\n"
+        "assert noshadow.shadow.Study and noshadow.network.network_influence\n"
+        "assert not hasattr(noshadow, 'nothing')\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -268,6 +268,10 @@ def test_a_dataset_is_as_good_as_tensors():
         (lambda: Recipe(1, 8, schedule="stairs"), "schedule"),
         (lambda: TorchTrainer(mlp, (X, Y[:3]), Recipe(1, 8), head="squared"), "46 inputs but 3 targets"),
         (lambda: TorchTrainer(mlp, (X, Y), Recipe(1, 8), head="softmax"), "integer class"),
+        (
+            lambda: TorchTrainer(mlp, (X, torch.eye(46, dtype=torch.int64)), Recipe(1, 8), head="softmax"),
+            r"one integer class per record, shape \(n,\), got torch.int64 of shape \(46, 46\)",
+        ),
         (lambda: TorchTrainer(mlp, (X, Y), Recipe(1, 8), head="hinge"), "head"),
         (lambda: TorchTrainer(lambda: 3, (X, Y), Recipe(1, 8), head="squared"), "model: must give"),
         (lambda: TorchTrainer(flat, (X, Y), Recipe(1, 8), head="squared"), "model: gives outputs of shape"),

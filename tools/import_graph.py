@@ -22,8 +22,8 @@ START, END = "<!-- graph:start -->", "<!-- graph:end -->"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("_version", "errors", "progress", "triangles"),
-    ("noshadow", "files", "npz", "tensors", "heads", "targets", "weights", "losses", "optimizers", "evaluate"),
-    ("artefact", "tables", "records"),
+    ("noshadow", "files", "memory", "tensors", "heads", "targets", "weights", "losses", "optimizers", "evaluate"),
+    ("artefact", "npz", "records", "tables"),
     ("layer",),
     ("attacks", "curvature", "diagnostics", "objective", "theory", "trace"),
     ("extract", "scores"),

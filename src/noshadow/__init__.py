@@ -11,17 +11,34 @@ from noshadow._version import __version__
 from noshadow.errors import InputError, NoshadowWarning
 
 if TYPE_CHECKING:
+    from noshadow import attacks, evaluate, network, shadow, theory
     from noshadow.audit import Audit, audit
     from noshadow.layer import LastLayer
     from noshadow.scoring import score
 
-__all__ = ["Audit", "InputError", "LastLayer", "NoshadowWarning", "__version__", "audit", "score"]
+__all__ = [
+    "Audit",
+    "InputError",
+    "LastLayer",
+    "NoshadowWarning",
+    "__version__",
+    "attacks",
+    "audit",
+    "evaluate",
+    "network",
+    "score",
+    "shadow",
+    "theory",
+]
 
+_PARTS = ("attacks", "evaluate", "network", "shadow", "theory")
 _HOMES = {"Audit": "audit", "audit": "audit", "LastLayer": "layer", "score": "scoring"}
 
 
 def __getattr__(name: str) -> Any:
     """The public names when they are asked for: a command's help and a worker process do without torch."""
+    if name in _PARTS:
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -35,7 +35,7 @@ _PREFERENCE = ("leave_one_out", "newton", "influence", "loss")
 class Audit:
     """Every training record with its scores, and what is known of the model.
 
-    table     a row a record: ``id``, ``target``, a column for each score, ``flagged`` (leverage 1: fully exposed)
+    table     a row per record: ``id``, ``target``, a column for each score, ``flagged`` (leverage 1: fully exposed)
     metadata  version, date, model, head, sizes, ridge, rank, stationarity, …
     notes     what to know before trusting the numbers, a sentence each
     """

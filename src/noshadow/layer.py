@@ -33,7 +33,7 @@ class LastLayer:
     ridge            Λ of the training objective  Σᵢ wᵢ ℓᵢ + Λ/2 ‖θ‖²
     bias             the layer has a bias: a constant column is appended to the features
     penalize_bias    the ridge covers the bias too
-    coefficients     (n_columns, m) the layer's own parameters, one column an output, the bias last, where they are at
+    coefficients     (n_columns, m) the layer's own parameters, one column per output, the bias last, where they are at
                      hand: outputs = design · coefficients. None: worked out from the outputs where they are needed
     sample_weight    (n,) wᵢ ≥ 0 that the loss of each record was multiplied by; 0: it took no part. None: all 1
     class_weight     a weight per class: (m,) for softmax, (2,) for one logistic output, (m, 2) for m labels (of 0 and

@@ -20,6 +20,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from noshadow.errors import FileError
+from noshadow.memory import GIB, free_memory
 
 CHUNK = 2**22
 Arrays = dict[str, NDArray[Any]]
@@ -59,19 +60,6 @@ def read_npy(path: str | os.PathLike[str], argument: str = "file") -> NDArray[An
         size = os.fstat(file.fileno()).st_size
         _check_memory(size, path, argument)
         return _array(file, size, "it")
-
-
-def free_memory() -> float:
-    """Bytes that can be had without swapping, as the kernel says; infinite where it does not say."""
-    free = math.inf
-    try:
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            free = next(1024.0 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
-        limit, used = (Path(f"/sys/fs/cgroup/memory.{name}").read_text() for name in ("max", "current"))
-        free = min(free, float(limit) - float(used)) if limit.strip() != "max" else free
-    except (OSError, ValueError, StopIteration):
-        pass  # another system, or no limit for this group of processes
-    return free
 
 
 def _array(file: IO[bytes], size: int, name: str) -> NDArray[Any]:
@@ -124,7 +112,7 @@ def _check_memory(size: int, path: str | os.PathLike[str], argument: str) -> Non
     free = free_memory()
     if size > free:
         raise FileError(
-            f"{argument}: {path} holds {size / 2**30:,.1f} GiB of arrays, {free / 2**30:,.1f} GiB of memory are free"
+            f"{argument}: {path} holds {size / GIB:,.1f} GiB of arrays, {free / GIB:,.1f} GiB of memory are free"
         )
 
 

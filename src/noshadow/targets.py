@@ -63,7 +63,8 @@ def check_targets(targets: Tensor, outputs: Tensor, head: str) -> Tensor:
 
 def _values(y: Tensor, m: int) -> Tensor:
     if y.shape[1] != m:
-        raise InputError(f"targets: {y.shape[1]} values a record, but outputs has {m} columns")
+        given, wanted = _counted(y.shape[1], "value"), _counted(m, "column")
+        raise InputError(f"targets: {given} per record, but outputs has {wanted}")
     bad = (~torch.isfinite(y)).any(1).nonzero().flatten().tolist()
     if bad:
         raise InputError(
@@ -77,17 +78,17 @@ def _labels(y: Tensor, m: int) -> Tensor:
     if y.shape[1] != m:
         several = f"; for one class per record of {m} use head='softmax'" if m > 1 else ""
         raise InputError(
-            f"targets: {m} logistic output{'s' if m > 1 else ''} need 0/1 targets of shape (n, {m}), got "
+            f"targets: {_counted(m, 'logistic output')} need 0/1 targets of shape (n, {m}), got "
             f"{tuple(y.shape)}{several}"
         )
-    _require_classes(y, 2, "" if m == 1 else f" for each of {m} labels (head='logistic' with several outputs)")
+    require_classes(y, 2, "" if m == 1 else f" for each of {m} labels (head='logistic' with several outputs)")
     y = y.to(torch.int64)
     return y.squeeze(1) if m == 1 else y
 
 
 def _classes(y: Tensor, m: int) -> Tensor:
     if y.shape[1] == 1:
-        _require_classes(y, m)
+        require_classes(y, m)
         return y.squeeze(1).to(torch.int64)
     if y.shape[1] != m:
         raise InputError(f"targets: expected classes of shape (n,), or one-hot (n, {m}), got {tuple(y.shape)}")
@@ -112,7 +113,7 @@ def _classes(y: Tensor, m: int) -> Tensor:
     )
 
 
-def _require_classes(y: Tensor, n_classes: int, what: str = "") -> None:
+def require_classes(y: Tensor, n_classes: int, what: str = "") -> None:
     """Whole numbers 0 … n_classes − 1 in every entry."""
     if y.dtype == torch.bool:
         return
@@ -126,3 +127,7 @@ def _require_classes(y: Tensor, n_classes: int, what: str = "") -> None:
             f"targets: expected classes 0 … {n_classes - 1}{what}{hint}, got {found:g} in {name_rows(bad)} "
             f"(counted from 0){ignored}"
         )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")

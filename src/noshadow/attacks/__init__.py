@@ -1,4 +1,4 @@
-"""Membership-inference attacks on arrays: K models by N records in, scores and success rates a record out."""
+"""Membership-inference attacks on arrays: K models by N records in, scores and success rates per record out."""
 
 from noshadow.attacks.epsilon import epsilon_lower_bound
 from noshadow.attacks.lira import lira, lira_variance

@@ -27,7 +27,7 @@ CHUNK_BYTES = 240_000  # one float64 work array of a chunk: a handful stay in ca
 
 
 def as_models_by_records(values: Any, name: str, extra: bool = False) -> Tensor:
-    """Finite values of shape (K, N), or (K, N, A) where ``extra`` queries a record are allowed."""
+    """Finite values of shape (K, N), or (K, N, A) where ``extra`` queries per record are allowed."""
     tensor = as_floats(values, name)
     if tensor.ndim != 2 and not (extra and tensor.ndim == 3):
         shapes = "(K, N) or (K, N, A)" if extra else "(K, N)"

@@ -218,7 +218,7 @@ def balanced_rate(decisions: Tensor, inside: Tensor) -> Floats:
 def calibrate(scores: Tensor, inside: Tensor, fair: bool = False) -> Tensor:
     """For each target the threshold (K,) with the best balanced accuracy over the other models.
 
-    fair leaves the target's counterparts out too, one model a record.
+    fair leaves the target's counterparts out too, one model per record.
 
     Candidates are quantiles of the pooled scores (of evenly spaced records where there are very many).
     Counts above each candidate are taken model by model, so that leaving a target out is a subtraction of

@@ -66,7 +66,7 @@ def shokri(
     targets     (N,) classes, (N,) or (N, q) values
     classifier  "boosting": histogram gradient boosting, "logistic": logistic regression, standardised
     rows        shadow rows, (model, record) pairs, that a classifier is trained on, drawn at random
-    folds       None: leave one target out, a classifier a target and class. F: the models are dealt at random
+    folds       None: leave one target out, a classifier per target and class. F: the models are dealt at random
                 into F folds and a fold is attacked by classifiers trained on the models outside it, K/F times
                 faster and with the same guarantee
     seed        of the draw, the folds and the classifiers
@@ -76,7 +76,7 @@ def shokri(
     require_choice("classifier", classifier, ("boosting", "logistic"))
     z, y, kind = check_outputs(outputs, targets, head)
     if z.ndim == 4:
-        raise InputError(f"outputs: expected shape (K, N, m), one query a record, got {tuple(z.shape)}")
+        raise InputError(f"outputs: expected shape (K, N, m), one query per record, got {tuple(z.shape)}")
     n_models, n_records = z.shape[:2]
     inside = as_membership(membership, n_models, n_records).to(z.device)
     n_folds = n_models if folds is None else folds

@@ -1,4 +1,4 @@
-"""From the outputs of K models to one number a model and record: what the attacks look at."""
+"""From the outputs of K models to one number per model and record: what the attacks look at."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from noshadow.attacks.arrays import (
 )
 from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.heads import Head, get_head
+from noshadow.targets import require_classes
 from noshadow.tensors import as_floats, as_tensor
 
 VARIANTS = {
@@ -31,7 +32,7 @@ SQUARABLE = 1e150  # residuals up to here have squares, and sums of squares, tha
 
 @one_thread()
 def signal(outputs: Any, targets: Any, head: str, variant: str | None = None) -> Floats:
-    """The attack signal φ (K, N), or (K, N, A) for A augmented queries a record.
+    """The attack signal φ (K, N), or (K, N, A) for A augmented queries per record.
 
     outputs   (K, N, m) or (K, N, A, m): logits or predictions; (K, N) where there is one (logistic, squared)
     targets   (N,) classes; (N,) or (N, q) values for squared error
@@ -47,7 +48,7 @@ def signal(outputs: Any, targets: Any, head: str, variant: str | None = None) ->
     choice = VARIANTS[kind.name][0] if variant is None else variant
     require_choice("variant", choice, VARIANTS[kind.name])
     if choice == "signed_residual" and z.shape[-1] != 1:
-        raise InputError(f"variant: 'signed_residual' needs one output a record, got {z.shape[-1]}")
+        raise InputError(f"variant: 'signed_residual' needs one output per record, got {z.shape[-1]}")
     if choice != "signed_residual":
         require_squarable(z, y, kind)
     phi = torch.empty(z.shape[:-1], dtype=torch.float64, device=z.device)
@@ -104,8 +105,8 @@ def check_outputs(outputs: Any, targets: Any, head: str) -> tuple[Tensor, Tensor
     m = z.shape[-1]
     if kind.name == "logistic" and m != 1:
         raise InputError(
-            f"outputs: a logistic head has one logit, got {m}; use head='softmax' for class logits, "
-            "and shape (K, N, A, 1) for several queries a record"
+            f"outputs: a logistic head has one logit, got {m}; use head='softmax' for class logits, shape (K, N, A, 1) "
+            "for several queries per record, and attack several labels one at a time: outputs[:, :, k], targets[:, k]"
         )
     if kind.name == "softmax" and m < 2:
         raise InputError("outputs: a softmax head has two logits or more, got 1; use head='logistic'")
@@ -126,13 +127,7 @@ def _classes(targets: Any, z: Tensor, kind: Head) -> Tensor:
     if y.ndim != 1 or y.shape[0] != z.shape[1]:
         raise InputError(f"targets: expected classes of shape ({z.shape[1]},), got {tuple(y.shape)}")
     n_classes = 2 if kind.name == "logistic" else z.shape[-1]
-    values = y.to(torch.float64)
-    rows = (~((values >= 0) & (values < n_classes) & (values == values.floor()))).nonzero().flatten().tolist()
-    if rows:
-        raise InputError(
-            f"targets: expected classes 0 … {n_classes - 1}, got {values[rows[0]]:g} in {name_rows(rows)} "
-            "(counted from 0)"
-        )
+    require_classes(y.to(torch.float64).unsqueeze(1), n_classes)
     return y.to(torch.int64)
 
 

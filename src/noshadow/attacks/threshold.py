@@ -45,7 +45,7 @@ def threshold(
     membership     (K, N) booleans
     targets        (N,) classes, (N,) or (N, q) values
     statistic      "loss"                  one threshold for all records
-                   "class_loss"            one a class: the score is the class's threshold minus the loss
+                   "class_loss"            one per class: the score is the class's threshold minus the loss
                    "entropy"               −Σ p log p of the prediction; classes only
                    "gradient_norm"         ‖∂loss/∂θ‖ of the last layer, ‖g‖·‖x̃‖: needs ``feature_norms``
                    "output_gradient_norm"  ‖g‖, g = ∂loss/∂z
@@ -57,7 +57,7 @@ def threshold(
     require_choice("statistic", statistic, get_args(Statistic))
     z, y, kind = check_outputs(outputs, targets, head)
     if z.ndim == 4:
-        raise InputError(f"outputs: expected shape (K, N, m), one query a record, got {tuple(z.shape)}")
+        raise InputError(f"outputs: expected shape (K, N, m), one query per record, got {tuple(z.shape)}")
     if statistic in ("class_loss", "entropy") and not kind.classifies:
         raise InputError(f"statistic: {statistic!r} needs classes; a squared-error head has none")
     if (statistic == "gradient_norm") != (feature_norms is not None):

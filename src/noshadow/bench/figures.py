@@ -82,7 +82,7 @@ def recall_curves(
     scores: Sequence[str] = DRAWN,
     titles: Sequence[str] | None = None,
 ) -> list[Path]:
-    """Recall of the attack's top k among a score's top k over the share k, a panel a result (Figures 2, 3, 5 and 6).
+    """Recall of the attack's top k among a score's top k over the share k, a panel per result (Figures 2, 3, 5 and 6).
 
     Solid: mean over the targets, ± 1 standard deviation shaded. Dashed: the first target alone. Grey: the attack again
     (dash-dotted), a perfect score (solid, where it was measured). Dotted: random order. ``path`` has no suffix.

@@ -61,7 +61,7 @@ class Truth:
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """Scores of each target's members: arrays (T, N) by name, NaN for non-members, and the core-seconds a target."""
+    """Scores of each target's members: arrays (T, N) by name, NaN for non-members, and the core-seconds per target."""
 
     scores: dict[str, Floats]
     members: NDArray[np.bool_]

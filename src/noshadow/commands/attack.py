@@ -45,7 +45,7 @@ def attack(
     ] = None,
     folds: Annotated[
         int | None,
-        typer.Option(help="shokri: deal the models into so many folds. Default: one a model, the slowest and best."),
+        typer.Option(help="shokri: deal the models into so many folds. Default: one per model, the slowest and best."),
     ] = None,
     targets: Annotated[
         Path | None,

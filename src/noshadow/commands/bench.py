@@ -94,8 +94,8 @@ def bench(
 
     Do the scores of one model find the records that LiRA finds with many? For each setting, shadow and target models
     are trained (or taken from the store), attacked with LiRA, RMIA and Shokri's attack, and scored; then the recall of
-    every score is measured, beside its noise ceiling and the paper's number. A run that was interrupted continues
-    where it stopped when the same command is given again.
+    every score is measured, beside what the attack finds of itself, what a perfect score would find, and the
+    paper's number. A run that was interrupted continues where it stopped when the same command is given again.
 
     \b
     Example: noshadow bench --list

@@ -10,9 +10,9 @@ Wᵢ and gᵢ are those of the record's term of the objective: its weight is in 
 Aᵢ is the leverage block of record i. G is zero at a stationary point of the objective; ``leftover`` is x̃ᵢᵀH⁻¹G: the
 Newton step that would get there moves the outputs by minus that.
 
-All of it happens in whitened coordinates (``noshadow.curvature.whiten``), in three passes over the records in chunks
-(four where the features are close to rank-deficient): two to build, one to read the blocks. H is formed once, as one
-sum of Kronecker products; its inverse once.
+All of it happens in whitened coordinates (``noshadow.curvature.whiten``), in three passes over the records in chunks:
+two to build, one to read the blocks. (Features that are close to rank-deficient, or whose squares leave the range of
+double precision, take a pass or more on top.) H is formed once, as one sum of Kronecker products; its inverse once.
 Nothing of size n × (number of parameters) is ever held, so memory does not grow with n.
 """
 
@@ -27,12 +27,13 @@ from torch import Tensor
 
 from noshadow.curvature.gram import KroneckerSum, QuadraticForms, most_records
 from noshadow.curvature.inverse import psd_inverse
-from noshadow.curvature.protocol import GIB, Advance, Removal, Size
+from noshadow.curvature.protocol import Advance, Removal, Size
 from noshadow.curvature.removal import remove_coupled, remove_uncoupled
 from noshadow.curvature.stationary import Fit, Stationarity
 from noshadow.curvature.whiten import Whitening, whiten
 from noshadow.heads import make_head
 from noshadow.layer import LastLayer
+from noshadow.memory import GIB
 from noshadow.records import Records
 from noshadow.triangles import packed_size, unpack
 

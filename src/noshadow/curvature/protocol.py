@@ -20,7 +20,6 @@ from noshadow.curvature.stationary import Stationarity
 from noshadow.layer import LastLayer
 from noshadow.records import Records
 
-GIB = 2.0**30
 Advance = Callable[[int], None]
 
 

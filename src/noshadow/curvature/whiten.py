@@ -57,7 +57,10 @@ class _Products(NamedTuple):
 
 
 def whiten(layer: LastLayer, chunk: int) -> Whitening:
-    """The coordinates of a layer, in one pass over its features (two where they are close to rank-deficient)."""
+    """The coordinates of a layer, in one pass over its features, and one more where they are close to rank-deficient.
+
+    Two more where their squares leave the range of double precision.
+    """
     every_norm, gram, cross, mean = _products(layer, chunk)
     kept = (every_norm > 0).nonzero().flatten()
     norms, gram, cross = every_norm[kept], gram[kept][:, kept], cross[kept]

@@ -1,6 +1,6 @@
 """How well a score finds the records that an attack exposes, and how well anything could.
 
-A ``score`` ranks records by predicted risk, ``truth`` is what an attack measured (its success rate a record).
+A ``score`` ranks records by predicted risk, ``truth`` is what an attack measured (its success rate per record).
 Rankings are over the members of a target model: pass arrays of its members, or use ``over_targets``.
 
 ``ceiling`` and ``oracle_ceiling`` say what the attack itself, run again, and a perfect score would reach.

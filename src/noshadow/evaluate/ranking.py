@@ -72,7 +72,7 @@ def ndcg(score: Any, truth: Any, k: int | None = None, baseline: float = 0.0) ->
 
 
 def ordering(value: Any, tiebreak: Any = None) -> Floats:
-    """One number a record, (n,): its order by value, then by tiebreak; equal in both stays equal."""
+    """One number per record, (n,): its order by value, then by tiebreak; equal in both stays equal."""
     first = _vector(value, "value")
     if tiebreak is None:
         return first

@@ -5,7 +5,7 @@ does: its records have known laws, which differ from record to record as those o
 as noisy as on the study.
 
 The law of a record is N(μ_in, σ²_in) over the models that have it and N(μ_out, σ²_out) over the others. Three numbers
-describe it, apart from where it lies. With m, v the means and unbiased variances of n models a side, ν = n − 1:
+describe it, apart from where it lies. With m, v the means and unbiased variances of n models per side, ν = n − 1:
 
     spread ratio   λ = log σ²_in/σ²_out:  log v_in/v_out − λ is the logarithm of an F variable on ν_in, ν_out
     scale          θ = log σ²_out:  e^{−θ} (ν_in v_in e^{−λ} + ν_out v_out) is χ² on ν_in + ν_out
@@ -37,7 +37,7 @@ STEPS = 150  # of EM
 SPREADS = np.geomspace(0.05, 20.0, 61)  # of normal distributions over the records, in errors of an estimate
 CLEAR = 3.0  # gain in log-likelihood from which records do differ
 SAMPLE = 20_000  # records, enough to estimate a distribution over them
-QUANTILES = 128  # models a side of a study without noise
+QUANTILES = 128  # models per side of a study without noise
 FLOOR = 1e-12  # smallest variance of a side, as a fraction of the variance over both
 
 

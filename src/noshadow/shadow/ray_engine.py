@@ -1,4 +1,4 @@
-"""The Ray engine: a task a model, on a local cluster or on one that exists. Needs the extra ``[ray]``."""
+"""The Ray engine: a task per model, on a local cluster or on one that exists. Needs the extra ``[ray]``."""
 
 from __future__ import annotations
 

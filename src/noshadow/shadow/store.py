@@ -1,4 +1,4 @@
-"""A study on disk: one directory, a manifest, one checksummed file a model. No weights, no pickle.
+"""A study on disk: one directory, a manifest, one checksummed file per model. No weights, no pickle.
 
     manifest.json              what the study is (records, procedure, seed), with a SHA-256 over all of it
     targets.safetensors        the true targets of the records, if they were given

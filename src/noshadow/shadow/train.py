@@ -352,5 +352,8 @@ def _targets(values: Any, head: str, checked: bool) -> Tensor:
         targets = targets.to(torch.get_default_dtype())
         return targets if targets.ndim > 1 else targets.unsqueeze(-1)
     if targets.ndim != 1 or targets.is_floating_point():
-        raise InputError(f"data targets: head {head!r} needs one integer class a record, got {targets.dtype}")
+        raise InputError(
+            f"data targets: head {head!r} needs one integer class per record, shape (n,), got {targets.dtype} of shape "
+            f"{tuple(targets.shape)}"
+        )
     return targets.long()

@@ -11,6 +11,7 @@ from scipy import sparse
 
 from noshadow.curvature import Size, choose
 from noshadow.errors import InputError, name_rows
+from noshadow.memory import GIB
 
 Array = NDArray[Any]
 
@@ -100,7 +101,7 @@ def dense(x: Any, columns: int, outputs: int, head: str, memory: float) -> Array
     if not sparse.issparse(x):
         return numbers(x, "X")
     matrix = cast(Any, x)
-    held = float(np.prod(matrix.shape)) * max(matrix.dtype.itemsize, 4) / 2**30
+    held = float(np.prod(matrix.shape)) * max(matrix.dtype.itemsize, 4) / GIB
     choose("auto", Size(matrix.shape[0], columns, outputs, head), memory, held=held)
     return cast(Array, matrix.toarray())
 

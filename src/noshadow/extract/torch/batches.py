@@ -96,10 +96,10 @@ def _label_key(batch: Mapping[str, Any]) -> str:
     keys = [key for key in LABEL_KEYS if key in batch]
     if not keys:
         raise InputError(
-            f"data: records are mappings with the keys {_listed(batch)}, none of which is a target; call it 'labels'"
+            f"data: records are mappings with the keys {listed(batch)}, none of which is a target; call it 'labels'"
         )
     if len(keys) > 1:
-        raise InputError(f"data: the keys {_listed(keys)} could each be the target; keep one of them")
+        raise InputError(f"data: the keys {listed(keys)} could each be the target; keep one of them")
     return keys[0]
 
 
@@ -118,10 +118,10 @@ def _named_inputs(
         return (batch,), {}, ()  # a forward with one argument that takes the batch as it is
     if missing or not kwargs:
         raise InputError(
-            f"data: records have the columns {_listed(values)}, the model's forward takes "
-            f"{_listed(missing or sorted(signature.names))}; rename the columns to its arguments"
+            f"data: records have the columns {listed(values)}, the model's forward takes "
+            f"{listed(missing or sorted(signature.names))}; rename the columns to its arguments"
         )
-    note = f"data: the model's forward has no argument for {_listed(others)}, left out" if others else None
+    note = f"data: the model's forward has no argument for {listed(others)}, left out" if others else None
     return (), kwargs, (note,) if note else ()
 
 
@@ -211,5 +211,6 @@ def _each_tensor(values: Any, do: Callable[[Tensor], Tensor]) -> Any:
     return values
 
 
-def _listed(names: Any) -> str:
+def listed(names: Any) -> str:
+    """Names as messages show them: quoted, with commas."""
     return ", ".join(repr(name) for name in names)

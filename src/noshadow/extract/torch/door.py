@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from noshadow.errors import InputError, name_rows
 from noshadow.extract.found import Extracted
-from noshadow.extract.memory import require_memory
 from noshadow.extract.torch.batches import Batch, Signature, split
-from noshadow.extract.torch.kinds import choose_head, choose_target, require_trained_on
+from noshadow.extract.torch.kinds import choose_head, choose_target
 from noshadow.extract.torch.layers import coefficients, is_linear, is_linear_in
 from noshadow.extract.torch.loaders import read, told
 from noshadow.extract.torch.matching import Match, best_match, find_head, named_outputs, settled
 from noshadow.extract.torch.watching import evaluating, require_readable, running_eagerly, unwrapped, watch
 from noshadow.layer import LastLayer
+from noshadow.memory import require_free_memory
 from noshadow.objective import Objective, ridge_of_weight_decay
 from noshadow.optimizers import read_optimizer
 from noshadow.progress import progress_bar
@@ -126,7 +126,7 @@ class _Pass:
         self.theta = coefficients(self.head)
         if self.total is not None and match.x is not None:
             p, m = match.x.shape[1], match.z.shape[1]
-            require_memory(
+            require_free_memory(
                 self.total * (p * match.x.element_size() + m * (match.z.element_size() + 8)),
                 f"data: what the last layer sees and gives for {self.total:,} records ({p:,} features, {m:,} outputs)",
                 "audit a part of the records with torch.utils.data.Subset, or use a machine with more memory",
@@ -185,7 +185,6 @@ class _Pass:
             name for name in ("identity", "sigmoid", "softmax", "log_softmax") if name in self.activations
         )
         head, where = choose_head(self.model, z, target, activation, objective)
-        require_trained_on(target, head)
         bias = isinstance(self.head.bias, Tensor)
         decay = None if objective.optimizer is None else read_optimizer(objective.optimizer, self.head)
         if decay is not None and objective.ridge is None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from noshadow.errors import InputError, name_rows
+from noshadow.errors import InputError
 from noshadow.extract.guess import guess_head
 from noshadow.extract.torch.batches import Signature
 from noshadow.objective import Objective
@@ -97,15 +97,3 @@ def _hugging_face(model: nn.Module, outputs: Tensor, targets: Tensor) -> tuple[s
     if labels == 1:
         return "squared", "config.num_labels of 1"
     return ("logistic" if targets.is_floating_point() else "softmax"), "config.num_labels and the targets' type"
-
-
-def require_trained_on(targets: Tensor, head: str) -> None:
-    """Refuse the records that cross-entropy ignores."""
-    if head != "softmax" or targets.is_floating_point():
-        return
-    ignored = (targets.reshape(len(targets), -1) == -100).any(1).nonzero().flatten().tolist()
-    if ignored:
-        raise InputError(
-            f"targets: −100 in {name_rows(ignored)} (counted from 0) marks records that cross-entropy leaves out; "
-            "they were not trained on: drop them"
-        )

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from noshadow.errors import InputError
+from noshadow.extract.torch.batches import listed
 from noshadow.extract.torch.layers import is_linear, refuse_quantised
 from noshadow.extract.torch.watching import Call
 
@@ -61,7 +62,7 @@ def named_outputs(result: Any, count: int, output: str | int | None) -> dict[str
         position = list(parts)[output] if isinstance(output, int) and -len(parts) <= output < len(parts) else output
         chosen = tensors.get(position if output not in tensors else output)
         if chosen is None:
-            raise InputError(f"output: the model returns no tensor {output!r}; choose one of {_listed(tensors)}")
+            raise InputError(f"output: the model returns no tensor {output!r}; choose one of {listed(tensors)}")
         return {output: chosen}
     found = {name: value for name, value in tensors.items() if value.ndim and value.is_floating_point()}
     if not found:
@@ -225,7 +226,7 @@ def _several_rows(call: Call, count: int) -> InputError:
 
 def _no_head(calls: list[Call], outputs: Mapping[Any, Tensor], count: int, layer: str | None) -> InputError:
     if layer is not None:
-        shown = _listed(outputs) if None not in outputs else "its result"
+        shown = listed(outputs) if None not in outputs else "its result"
         return InputError(
             f"layer: what {layer!r} gives is no output of the model ({shown}), as it is or through softmax or sigmoid; "
             "choose a layer whose outputs the model returns, or build a LastLayer from arrays"
@@ -251,7 +252,3 @@ def _no_head(calls: list[Call], outputs: Mapping[Any, Tensor], count: int, layer
         f"model: the last layer with parameters on the way to the output is a {type(last.module).__name__}, not an "
         "nn.Linear; noshadow needs a final linear layer (build a LastLayer from arrays if there is one in another form)"
     )
-
-
-def _listed(names: Any) -> str:
-    return ", ".join(repr(name) for name in names)

@@ -1,0 +1,32 @@
+"""How much memory is free, so that what cannot fit is refused before the work and not in the middle of it."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from pathlib import Path
+
+from noshadow.errors import InputError
+
+GIB = 2.0**30
+_SYSTEM = Path("/proc/meminfo")
+_GROUP = Path("/sys/fs/cgroup")
+
+
+def free_memory() -> float:
+    """Bytes that can be had without swapping, within the limit of a container too; infinite where it is not said."""
+    free = math.inf
+    with suppress(OSError, ValueError, StopIteration):  # another system, or one that does not tell
+        lines = _SYSTEM.read_text().splitlines()
+        free = next(1024.0 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    with suppress(OSError, ValueError):  # another version of cgroups, or no limit, which is the word "max"
+        limit, used = (float((_GROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
+        free = min(free, limit - used)
+    return free
+
+
+def require_free_memory(needed: float, what: str, remedy: str) -> None:
+    """Refuse ``what`` where it takes more bytes than are free."""
+    free = free_memory()
+    if needed > free:
+        raise InputError(f"{what} takes {needed / GIB:,.1f} GiB, {free / GIB:,.1f} GiB are free; {remedy}")

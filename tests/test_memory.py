@@ -1,0 +1,44 @@
+"""Free memory: the least of what the system and the container say, whatever of it is there to be read."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from noshadow import memory
+from noshadow.errors import InputError
+from noshadow.memory import free_memory, require_free_memory
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A machine that says nothing yet; the files it would say it in."""
+    monkeypatch.setattr(memory, "_SYSTEM", tmp_path / "meminfo")
+    monkeypatch.setattr(memory, "_GROUP", tmp_path)
+    return tmp_path
+
+
+def test_the_least_of_what_is_said_counts(machine):
+    assert free_memory() == math.inf  # no /proc, no cgroups
+    require_free_memory(1e30, "data: all of it", "pass less")
+    (machine / "memory.max").write_text("5000\n")
+    (machine / "memory.current").write_text("2000\n")
+    assert free_memory() == 3000.0  # a container without /proc/meminfo
+    (machine / "meminfo").write_text("MemTotal: 8 kB\nMemAvailable:          2 kB\n")
+    assert free_memory() == 2048.0
+    (machine / "memory.max").write_text("max\n")
+    assert free_memory() == 2048.0
+    (machine / "meminfo").write_text("MemTotal: 8 kB\n")  # a kernel that does not count what is available
+    assert free_memory() == math.inf
+
+
+def test_what_does_not_fit_is_refused_with_both_sizes(machine):
+    (machine / "meminfo").write_text(f"MemAvailable: {2**21} kB\n")
+    require_free_memory(2.0**31, "data: the table", "pass less")
+    with pytest.raises(InputError, match=r"^data: the table takes 3.0 GiB, 2.0 GiB are free; pass less$"):
+        require_free_memory(3 * 2.0**30, "data: the table", "pass less")
+
+
+def test_this_machine_has_a_number_of_bytes():
+    assert 2**20 < free_memory() < 2**50

@@ -346,6 +346,7 @@ def score_with_diagnostics(
         null_directions=curvature.null_directions,
         stationarity=_stationarity(layer, curvature, influence_sum),
         best_ridge=curvature.stationarity.best_ridge,
+        best_penalizes_bias=curvature.stationarity.best_penalizes_bias,
         best_ridge_leaves=curvature.stationarity.share,
         halving=curvature.stationarity.halving,
         linearity=curvature.linearity,

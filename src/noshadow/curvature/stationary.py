@@ -27,6 +27,7 @@ from noshadow.layer import LastLayer
 # Least and most weight of the penalty where the parameters are worked out from the outputs; the least is larger where
 # coordinates are left that the data do not see at all, so that rounding is all there is to fit
 _LEAST_WEIGHT, _LEAST_WEIGHT_UNSEEN, _MOST_WEIGHT = 1e-14, 1e-11, 1e-4
+_EXPLAINED = 0.1  # share of the gradient below which a ridge of the other kind, with or without bias, explains it
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +40,8 @@ class Stationarity:
     """√⟨G, H⁻¹G⟩."""
     best_ridge: float
     """Λ̂ ≥ 0."""
+    best_penalizes_bias: bool
+    """Whether Λ̂ covers the bias; as the layer says, unless only the other way explains the gradient."""
     share: float
     """‖G‖ under Λ̂ relative to ‖G‖ under Λ, each column in units of its own size."""
     halving: float
@@ -87,11 +90,12 @@ class Fit:
         theta = self._parameters()
         gradient = self._gradient + self._whitening.transform.T @ (self._layer.penalty().unsqueeze(1) * theta)
         newton = solve(gradient)
-        best, share = self._best_ridge(theta)
+        best, share, covers_bias = self._best_ridge(theta)
         return Stationarity(
             newton=newton,
             decrement=math.sqrt(max(0.0, float((gradient * newton).sum()))),
             best_ridge=best,
+            best_penalizes_bias=covers_bias,
             share=share,
             halving=self._change / math.sqrt(self._change_squared) if self._change_squared > 0 else 0.0,
         )
@@ -115,18 +119,37 @@ class Fit:
         inverse, _ = psd_inverse(self._gram + weight * whitening.penalty)
         return whitening.transform @ (inverse @ self._projection)
 
-    def _best_ridge(self, theta: Tensor) -> tuple[float, float]:
+    def _best_ridge(self, theta: Tensor) -> tuple[float, float, bool]:
+        """Λ̂, the share of the gradient left under it, and whether Λ̂ covers the bias.
+
+        Estimators leave the bias out of the penalty and torch's weight decay does not, so a ridge of the one kind never
+        explains a fit of the other: where the layer's own kind leaves much and the other next to nothing, it is that.
+        """
+        layer = self._layer
+        best, share = self._ridge_of_kind(theta, layer.penalize_bias)
+        if layer.bias:
+            other, left = self._ridge_of_kind(theta, not layer.penalize_bias)
+            if left < min(_EXPLAINED, 0.5 * share):
+                return other, left, not layer.penalize_bias
+        return best, share, layer.penalize_bias
+
+    def _ridge_of_kind(self, theta: Tensor, penalize_bias: bool) -> tuple[float, float]:
         """Λ̂ and the share of the gradient left under it; column j in units of √(‖x_j‖² + the larger ridge)."""
         layer = self._layer
-        penalised = torch.ones_like(theta)
-        if layer.bias and not layer.penalize_bias:
-            penalised[-1] = 0.0
-        pull = penalised * theta
+        own, pull = (self._penalised(theta, covered) for covered in (layer.penalize_bias, penalize_bias))
         size = float(pull.square().sum())
         if not 0 < size < math.inf:
             return layer.ridge, 1.0
         best = max(0.0, -float((pull * self._plain_gradient).sum()) / size)
         unit = torch.hypot(self._whitening.norms, torch.full_like(self._whitening.norms, max(best, layer.ridge) ** 0.5))
         unit = torch.where(unit > 0, unit, math.inf).unsqueeze(1)
-        given, other = (float(torch.linalg.norm((self._plain_gradient + r * pull) / unit)) for r in (layer.ridge, best))
+        given, other = (
+            float(torch.linalg.norm((self._plain_gradient + ridge) / unit)) for ridge in (layer.ridge * own, best * pull)
+        )
         return best, other / given if given > 0 else 1.0
+
+    def _penalised(self, theta: Tensor, bias: bool) -> Tensor:
+        """Θ with 0 for a bias that the ridge does not cover."""
+        if bias or not self._layer.bias:
+            return theta
+        return torch.cat([theta[:-1], torch.zeros_like(theta[-1:])])

@@ -125,6 +125,18 @@ def test_targets_of_other_records_are_named(estimators):
         score(LastLayer(x, z, np.roll(y, 1), head, ridge, penalize_bias=False))
 
 
+def test_targets_in_another_unit_than_the_outputs_are_named(regression):
+    """A model of standardised values that is shown the raw ones: halved outputs fit them no better."""
+    x, t = regression
+    z = Ridge(20.0).fit(x, (t - t.mean()) / t.std()).predict(x)
+    weights = np.random.default_rng(1).uniform(0.5, 2.0, len(x))
+    for raw in (5.0 * t + 40.0, 1e5 * t + 2e5, t + 30.0):
+        for given in (None, weights):
+            assert told(LastLayer(x, z, raw, "squared", 40.0, sample_weight=given)) == ["targets"]
+    layer = LastLayer(x, z, 5.0 * t + 40.0, "squared", 40.0)
+    assert "their mean alone fits them better" in concerns(layer, score_with_diagnostics(layer)[1])[0]
+
+
 def network(x, y, optimizer, epochs, hidden=32):
     """A network trained as people do, in single precision: its features and outputs."""
     x, y = torch.as_tensor(x, dtype=torch.float32), torch.as_tensor(y)

@@ -32,6 +32,8 @@ class Diagnostics:
     """Whether that ridge covers the bias."""
     halving: float | None = None
     """Change of the total loss at outputs of half the size, in standard errors: negative for the targets of others."""
+    constant: float | None = None
+    """The same if every output were the mean of the targets; None where that is not asked."""
     linearity: float | None = None
     """Relative distance of the outputs from a linear function of the features."""
     flagged: tuple[int, ...] = ()
@@ -71,6 +73,12 @@ def _misuse(layer: LastLayer, found: Diagnostics) -> list[str]:
             f"targets: the outputs fit them worse than outputs of half the size would, by {-found.halving:.0f} "
             "standard errors: the model was not trained on these targets. Check that the rows of features, outputs and "
             "targets are the same training records in the same order, and that classes are numbered as the outputs are"
+        ]
+    if found.constant is not None and found.constant < _UNRELATED:
+        return [
+            f"targets: their mean alone fits them better than the outputs do, by {-found.constant:.0f} standard "
+            "errors: the model was not trained on these targets. Pass them in the unit that it was trained on "
+            "(standardised, in logarithms, …), and check that the rows are the same training records in the same order"
         ]
     if found.best_ridge is None or found.best_ridge_leaves is None:
         return []

@@ -349,6 +349,7 @@ def score_with_diagnostics(
         best_penalizes_bias=curvature.stationarity.best_penalizes_bias,
         best_ridge_leaves=curvature.stationarity.share,
         halving=curvature.stationarity.halving,
+        constant=curvature.stationarity.constant,
         linearity=curvature.linearity,
         flagged=tuple(flagged),
     )

@@ -1,7 +1,7 @@
 """How the outputs of a layer fit its targets: whether the head is at a stationary point, and if it is not, why not.
 
 The gradient of the objective is G = Σ x̃ᵢgᵢᵀ + DΘ, zero at a stationary point. A network that was stopped early has some
-of it left; so has a head that was trained under another ridge, or one that is shown other targets than its own. Two
+of it left; so has a head that was trained under another ridge, or one that is shown other targets than its own. Three
 numbers tell these apart:
 
     best ridge  Λ̂ = −⟨Θ, Σ x̃ᵢgᵢᵀ⟩ / ‖Θ‖² over the penalised columns: at a stationary point it is Λ. The share of G that
@@ -9,6 +9,8 @@ numbers tell these apart:
     halving     the change of the loss, summed over the records, if the outputs were half of what they are (measured
                 from their mean), in its standard errors. Training makes it a large positive number, however early it
                 stopped; outputs that know nothing of the targets are better halved.
+    constant    the same if each output were the mean of the targets (squared error with a bias): negative for targets
+                in another unit than the outputs, of which halving sees nothing.
 """
 
 from __future__ import annotations
@@ -45,6 +47,8 @@ class Stationarity:
     share: float
     """‖G‖ under Λ̂ relative to ‖G‖ under Λ, each column in units of its own size."""
     halving: float
+    constant: float | None
+    """None where the head is not that of squared error, or cannot give a constant."""
 
 
 class Fit:
@@ -58,7 +62,10 @@ class Fit:
         self._gradient, self._projection = (self._mean.new_zeros((k, r)) for _ in range(2))
         self._plain_gradient = self._mean.new_zeros((layer.n_columns, r))
         self._gram = self._mean.new_zeros((k, k))
-        self._misfit = self._spread = self._slope = self._change = self._change_squared = 0.0
+        self._misfit = self._spread = self._slope = 0.0
+        self._halved = _Total()
+        self._constant = _Total() if layer.head == "squared" and layer.bias else None
+        self._mean_target = _mean_target(layer) if self._constant is not None else self._mean
 
     def add(self, rows: slice, design: Tensor, x: Tensor, gradient: Tensor) -> None:
         """The records of ``rows``: design (c, P), its whitened coordinates x (c, k), and the reduced gradients (c, r)
@@ -74,11 +81,10 @@ class Fit:
             self._gram.addmm_(x.T, x)
         self._misfit += float((outputs - design @ self._whitening.fitted).square().sum())
         self._spread += float(head.reduce(z - self._mean).square().sum())
-        change = head.loss_change(z, y, 0.5 * (self._mean - z))
-        if layer.weights is not None:
-            change = layer.weights[rows].mean(1) * change
-        self._change += float(change.sum())
-        self._change_squared += float(change.square().sum())
+        weights = None if layer.weights is None else layer.weights[rows].mean(1)
+        self._halved.add(head.loss_change(z, y, 0.5 * (self._mean - z)), weights)
+        if self._constant is not None:
+            self._constant.add(head.loss_change(z, y, self._mean_target - z), weights)
 
     @property
     def linearity(self) -> float:
@@ -97,7 +103,8 @@ class Fit:
             best_ridge=best,
             best_penalizes_bias=covers_bias,
             share=share,
-            halving=self._change / math.sqrt(self._change_squared) if self._change_squared > 0 else 0.0,
+            halving=self._halved.in_standard_errors,
+            constant=None if self._constant is None else self._constant.in_standard_errors,
         )
 
     def _parameters(self) -> Tensor:
@@ -144,7 +151,8 @@ class Fit:
         unit = torch.hypot(self._whitening.norms, torch.full_like(self._whitening.norms, max(best, layer.ridge) ** 0.5))
         unit = torch.where(unit > 0, unit, math.inf).unsqueeze(1)
         given, other = (
-            float(torch.linalg.norm((self._plain_gradient + ridge) / unit)) for ridge in (layer.ridge * own, best * pull)
+            float(torch.linalg.norm((self._plain_gradient + ridge) / unit))
+            for ridge in (layer.ridge * own, best * pull)
         )
         return best, other / given if given > 0 else 1.0
 
@@ -153,3 +161,27 @@ class Fit:
         if bias or not self._layer.bias:
             return theta
         return torch.cat([theta[:-1], torch.zeros_like(theta[-1:])])
+
+
+class _Total:
+    """A weighted sum over the records, and how sure it is."""
+
+    def __init__(self) -> None:
+        self._sum = self._squares = 0.0
+
+    def add(self, values: Tensor, weights: Tensor | None) -> None:
+        values = values if weights is None else weights * values
+        self._sum += float(values.sum())
+        self._squares += float(values.square().sum())
+
+    @property
+    def in_standard_errors(self) -> float:
+        return self._sum / math.sqrt(self._squares) if self._squares > 0 else 0.0
+
+
+def _mean_target(layer: LastLayer) -> Tensor:
+    """(m,), weighted as the objective is."""
+    if layer.weights is None:
+        return layer.targets.mean(0)
+    weights = layer.weights.mean(1, keepdim=True)
+    return (weights * layer.targets).sum(0) / weights.sum()

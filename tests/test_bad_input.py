@@ -71,6 +71,10 @@ def test_shapes_are_checked():
         LastLayer(x, z, y, "hinge")
     with pytest.raises(InputError, match=r"features: expected numbers"):
         LastLayer([["a"]] * 30, z, y)
+    with pytest.raises(InputError, match=r"^targets: expected numbers, got text; number the classes 0, 1"):
+        LastLayer(x, z, ["cat"] * 30)
+    with pytest.raises(InputError, match=r"^targets: expected numbers, got list"):
+        LastLayer(x, z, [[0.0], [0.0, 1.0]])
     for ridge in (-1.0, np.nan, np.inf, "much"):
         with pytest.raises(InputError, match=r"ridge: expected a finite number ≥ 0"):
             LastLayer(x, z, y, ridge=ridge)

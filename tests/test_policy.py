@@ -83,6 +83,7 @@ def test_names_and_remedies_are_translated():
     command = Command(OPTIONS, CONTENTS)
     assert command.says("pass full_step=True, or bias=False") == "pass --full-step, or --no-bias"
     assert command.says("ridge=2.5 and other=3") == "--ridge 2.5 and other=3"
+    assert command.says("pass ridge= (or other=), or bias=") == "pass --ridge (or other=), or --bias"
     assert command.says("3 of 4: no argument") == "3 of 4: no argument"
 
 

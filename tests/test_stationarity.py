@@ -88,6 +88,24 @@ def test_another_ridge_than_that_of_the_fit_is_named_with_the_right_one(estimato
             score(layer, ["leverage"])
 
 
+@pytest.mark.parametrize("times", [0.0, 1.0, 10.0])
+def test_a_ridge_that_leaves_the_bias_out_is_told_from_one_that_covers_it(times):
+    """The arrays of a LogisticRegression, its ridge forgotten or the bias taken for penalised; and the other way."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 5))
+    y = (x @ rng.normal(size=5) + 2.0 + rng.logistic(size=300) > 0).astype(int)
+    free = LogisticRegression(C=1 / 3, tol=1e-10, max_iter=2000).fit(x, y).decision_function(x)
+    ones = np.c_[x, np.ones(300)]
+    covered = LogisticRegression(C=1 / 30, tol=1e-10, max_iter=2000, fit_intercept=False).fit(ones, y)
+    for z, ridge, covers in ((free, 3.0, False), (covered.decision_function(ones), 30.0, True)):
+        layer = LastLayer(x, z, y, "logistic", times * ridge, penalize_bias=not covers)
+        found = score_with_diagnostics(layer)[1]
+        assert found.best_ridge == pytest.approx(ridge, rel=1e-3)
+        assert [note.split(":")[0] for note in concerns(layer, found)] == ["ridge"]
+        assert f"penalize_bias={covers}" in concerns(layer, found)[0]
+        assert told(LastLayer(x, z, y, "logistic", ridge, penalize_bias=covers)) == []
+
+
 def disturbed(y):
     """Targets of other records: in another order, one row off, several rows off."""
     order = np.random.default_rng(0).permutation(len(y))
@@ -105,6 +123,18 @@ def test_targets_of_other_records_are_named(estimators):
     assert told(LastLayer(x, z, (y + 1) % 10, head, ridge, penalize_bias=False)) == ["targets"]
     with pytest.warns(NoshadowWarning, match="targets: the outputs fit them worse than .* same order"):
         score(LastLayer(x, z, np.roll(y, 1), head, ridge, penalize_bias=False))
+
+
+def test_targets_in_another_unit_than_the_outputs_are_named(regression):
+    """A model of standardised values that is shown the raw ones: halved outputs fit them no better."""
+    x, t = regression
+    z = Ridge(20.0).fit(x, (t - t.mean()) / t.std()).predict(x)
+    weights = np.random.default_rng(1).uniform(0.5, 2.0, len(x))
+    for raw in (5.0 * t + 40.0, 1e5 * t + 2e5, t + 30.0):
+        for given in (None, weights):
+            assert told(LastLayer(x, z, raw, "squared", 40.0, sample_weight=given)) == ["targets"]
+    layer = LastLayer(x, z, 5.0 * t + 40.0, "squared", 40.0)
+    assert "their mean alone fits them better" in concerns(layer, score_with_diagnostics(layer)[1])[0]
 
 
 def network(x, y, optimizer, epochs, hidden=32):

@@ -28,8 +28,12 @@ class Diagnostics:
     """The ridge under which the head would come closest to a stationary point."""
     best_ridge_leaves: float | None = None
     """Share of the leftover gradient that is left under it: near 0 where the ridge is all that is wrong."""
+    best_penalizes_bias: bool | None = None
+    """Whether that ridge covers the bias."""
     halving: float | None = None
     """Change of the total loss at outputs of half the size, in standard errors: negative for the targets of others."""
+    constant: float | None = None
+    """The same if every output were the mean of the targets; None where that is not asked."""
     linearity: float | None = None
     """Relative distance of the outputs from a linear function of the features."""
     flagged: tuple[int, ...] = ()
@@ -70,14 +74,25 @@ def _misuse(layer: LastLayer, found: Diagnostics) -> list[str]:
             "standard errors: the model was not trained on these targets. Check that the rows of features, outputs and "
             "targets are the same training records in the same order, and that classes are numbered as the outputs are"
         ]
+    if found.constant is not None and found.constant < _UNRELATED:
+        return [
+            f"targets: their mean alone fits them better than the outputs do, by {-found.constant:.0f} standard "
+            "errors: the model was not trained on these targets. Pass them in the unit that it was trained on "
+            "(standardised, in logarithms, …), and check that the rows are the same training records in the same order"
+        ]
     if found.best_ridge is None or found.best_ridge_leaves is None:
         return []
     too_large = found.best_ridge < layer.ridge
     if found.best_ridge_leaves > (_TOO_LARGE if too_large else _TOO_SMALL):
         return []
+    remedy = "pass the ridge= (or weight_decay=) that the model was trained with"
+    bias = ""
+    if found.best_penalizes_bias not in (None, layer.penalize_bias):
+        bias = f" that {'covers' if found.best_penalizes_bias else 'leaves out'} the bias"
+        remedy = f"pass the ridge= that the model was trained with and penalize_bias={found.best_penalizes_bias}"
     return [
         f"ridge: under {layer.ridge:.3g} the gradient left over is {found.stationarity:.3g} times that of a typical "
-        f"record, under {found.best_ridge:.3g} only {found.best_ridge_leaves:.1%} of it would be left; pass the ridge= "
-        "(or weight_decay=) that the model was trained with, the scores depend on it"
+        f"record, under {found.best_ridge:.3g}{bias} only {found.best_ridge_leaves:.1%} of it would be left; {remedy}, "
+        "the scores depend on it"
         + ("" if too_large else ". Only a head that was stopped after a few steps from zero looks the same")
     ]

@@ -107,7 +107,9 @@ def _diagnostics(layer: LastLayer, hessian: Curvature, influence_sum: float, fla
         stationarity=found.in_records(math.sqrt(max(0.0, influence_sum) / layer.n)),
         best_ridge=found.best_ridge,
         best_ridge_leaves=found.share,
+        best_penalizes_bias=found.best_penalizes_bias,
         halving=found.halving,
+        constant=found.constant,
         linearity=hessian.linearity,
         flagged=tuple(flagged),
     )

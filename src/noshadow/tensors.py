@@ -16,6 +16,7 @@ def as_tensor(values: Any, name: str) -> Tensor:
     if isinstance(values, Tensor):
         tensor = values.detach()
         return tensor if tensor.device.type in ("cpu", "cuda") else tensor.cpu()
+    array = None
     try:
         array = np.asarray(values)
         if array.dtype == object:
@@ -23,7 +24,11 @@ def as_tensor(values: Any, name: str) -> Tensor:
         # a copy where torch could not share the memory: reversed strides, read-only or foreign byte order
         return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name}: expected numbers, got {type(values).__name__} ({error})") from None
+        if name == "targets" and array is not None and array.dtype.kind in "US":
+            reason = "text; number the classes 0, 1, … as the columns of outputs are"
+        else:
+            reason = f"{type(values).__name__} ({error})"
+        raise InputError(f"{name}: expected numbers, got {reason}") from None
 
 
 def as_floats(values: Any, name: str) -> Tensor:

@@ -52,20 +52,21 @@ class Command:
         return not isinstance(error, FileError) and error.argument.split(", ")[0] in self._options
 
     def says(self, text: str) -> str:
-        """The text on one line, ``ridge: …`` as ``--ridge: …`` and ``head='softmax'`` as ``--head softmax``."""
+        """The text on one line, ``ridge: …`` as ``--ridge: …``, ``head='softmax'`` as ``--head softmax``,
+        ``ridge=`` as ``--ridge``."""
         text = " ".join(text.split())
         about, colon, rest = text.partition(": ")
         arguments = about.split(", ")
         if colon and all(argument in self._names for argument in arguments):
             text = f"{', '.join(self._names[argument] for argument in arguments)}: {rest}"
-        return re.sub(r"\b([a-z_]+)=('[^']*'|[\w.]+)", self._as_option, text)
+        return re.sub(r"\b([a-z_]+)=('[^']*'|[\w.]+|(?=[\s,;)]|$))", self._as_option, text)
 
     def _as_option(self, found: re.Match[str]) -> str:
         argument, value = found.group(1), found.group(2).strip("'")
         option = argument.replace("_", "-")
         if argument not in self._names:
             return found.group(0)
-        return {"True": f"--{option}", "False": f"--no-{option}"}.get(value, f"--{option} {value}")
+        return {"True": f"--{option}", "False": f"--no-{option}"}.get(value, f"--{option} {value}".rstrip())
 
 
 @contextmanager

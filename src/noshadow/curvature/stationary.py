@@ -1,7 +1,7 @@
 """How the outputs of a layer fit its targets: whether the head is at a stationary point, and if it is not, why not.
 
 The gradient of the objective is G = Σ x̃ᵢgᵢᵀ + DΘ, zero at a stationary point. A network that was stopped early has some
-of it left; so has a head that was trained under another ridge, or one that is shown other targets than its own. Two
+of it left; so has a head that was trained under another ridge, or one that is shown other targets than its own. Three
 numbers tell these apart:
 
     best ridge  Λ̂ = −⟨Θ, Σ x̃ᵢgᵢᵀ⟩ / ‖Θ‖² over the penalised columns: at a stationary point it is Λ. The share of G that
@@ -9,6 +9,8 @@ numbers tell these apart:
     halving     the change of the loss, summed over the records, if the outputs were half of what they are (measured
                 from their mean), in its standard errors. Training makes it a large positive number, however early it
                 stopped; outputs that know nothing of the targets are better halved.
+    constant    the same if each output were the mean of the targets (squared error with a bias): negative for targets
+                in another unit than the outputs, of which halving sees nothing.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from noshadow.records import Records
 # Least and most weight of the penalty where the parameters are worked out from the outputs; the least is larger where
 # coordinates are left that the data do not see at all, so that rounding is all there is to fit
 _LEAST_WEIGHT, _LEAST_WEIGHT_UNSEEN, _MOST_WEIGHT = 1e-14, 1e-11, 1e-4
+_EXPLAINED = 0.1  # share of the gradient below which a ridge of the other kind, with or without bias, explains it
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +43,13 @@ class Stationarity:
     """√⟨G, H⁻¹G⟩."""
     best_ridge: float
     """Λ̂ ≥ 0."""
+    best_penalizes_bias: bool
+    """Whether Λ̂ covers the bias; as the layer says, unless only the other way explains the gradient."""
     share: float
     """‖G‖ under Λ̂ relative to ‖G‖ under Λ, each column in units of its own size."""
     halving: float
+    constant: float | None
+    """None where the head is not that of squared error, or cannot give a constant."""
     unit: float
     """What the decrement is rounded in: 1 for classes, the length of all targets for values."""
 
@@ -64,8 +71,9 @@ class Fit:
         self._gradient, self._projection = (self._mean.new_zeros((k, r)) for _ in range(2))
         self._plain_gradient = self._mean.new_zeros((layer.n_columns, r))
         self._gram = self._mean.new_zeros((k, k))
-        self._misfit = self._spread = self._slope = self._change = self._change_squared = 0.0
-        self._targets = 0.0
+        self._misfit = self._spread = self._slope = self._targets = 0.0
+        self._halved = _Total()
+        self._constant = _Total() if whitening.mean_target is not None and layer.bias else None
 
     def add(self, records: Records, x: Tensor) -> None:
         """Some records, and their design in whitened coordinates, x (c, k)."""
@@ -81,11 +89,10 @@ class Fit:
             self._gram.addmm_(x.T, x)
         self._misfit += float((outputs - design @ self._whitening.fitted).square().sum())
         self._spread += float(head.reduce(z - self._mean).square().sum())
-        change = head.loss_change(z, y, 0.5 * (self._mean - z))
-        if records.weights is not None:
-            change = records.weights.mean(1) * change
-        self._change += float(change.sum())
-        self._change_squared += float(change.square().sum())
+        weights = None if records.weights is None else records.weights.mean(1)
+        self._halved.add(head.loss_change(z, y, 0.5 * (self._mean - z)), weights)
+        if self._constant is not None and self._whitening.mean_target is not None:
+            self._constant.add(head.loss_change(z, y, self._whitening.mean_target - z), weights)
 
     @property
     def linearity(self) -> float:
@@ -97,13 +104,15 @@ class Fit:
         theta = self._parameters()
         gradient = self._gradient + self._whitening.transform.T @ (self._layer.penalty().unsqueeze(1) * theta)
         newton = solve(gradient)
-        best, share = self._best_ridge(theta)
+        best, share, covers_bias = self._best_ridge(theta)
         return Stationarity(
             newton=newton,
             decrement=math.sqrt(max(0.0, float((gradient * newton).sum()))),
             best_ridge=best,
+            best_penalizes_bias=covers_bias,
             share=share,
-            halving=self._change / math.sqrt(self._change_squared) if self._change_squared > 0 else 0.0,
+            halving=self._halved.in_standard_errors,
+            constant=None if self._constant is None else self._constant.in_standard_errors,
             unit=1.0 if self._layer.kind.classifies else math.sqrt(self._targets),
         )
 
@@ -126,18 +135,54 @@ class Fit:
         inverse, _ = psd_inverse(self._gram + weight * whitening.penalty)
         return whitening.transform @ (inverse @ self._projection)
 
-    def _best_ridge(self, theta: Tensor) -> tuple[float, float]:
+    def _best_ridge(self, theta: Tensor) -> tuple[float, float, bool]:
+        """Λ̂, the share of the gradient left under it, and whether Λ̂ covers the bias.
+
+        Estimators leave the bias out of the penalty and torch's weight decay does not, so a ridge of the one kind never
+        explains a fit of the other: where the layer's own kind leaves much and the other next to nothing, it is that.
+        """
+        layer = self._layer
+        best, share = self._ridge_of_kind(theta, layer.penalize_bias)
+        if layer.bias:
+            other, left = self._ridge_of_kind(theta, not layer.penalize_bias)
+            if left < min(_EXPLAINED, 0.5 * share):
+                return other, left, not layer.penalize_bias
+        return best, share, layer.penalize_bias
+
+    def _ridge_of_kind(self, theta: Tensor, penalize_bias: bool) -> tuple[float, float]:
         """Λ̂ and the share of the gradient left under it; column j in units of √(‖x_j‖² + the larger ridge)."""
         layer = self._layer
-        penalised = torch.ones_like(theta)
-        if layer.bias and not layer.penalize_bias:
-            penalised[-1] = 0.0
-        pull = penalised * theta
+        own, pull = (self._penalised(theta, covered) for covered in (layer.penalize_bias, penalize_bias))
         size = float(pull.square().sum())
         if not 0 < size < math.inf:
             return layer.ridge, 1.0
         best = max(0.0, -float((pull * self._plain_gradient).sum()) / size)
         unit = torch.hypot(self._whitening.norms, torch.full_like(self._whitening.norms, max(best, layer.ridge) ** 0.5))
         unit = torch.where(unit > 0, unit, math.inf).unsqueeze(1)
-        given, other = (float(torch.linalg.norm((self._plain_gradient + r * pull) / unit)) for r in (layer.ridge, best))
+        given, other = (
+            float(torch.linalg.norm((self._plain_gradient + ridge) / unit))
+            for ridge in (layer.ridge * own, best * pull)
+        )
         return best, other / given if given > 0 else 1.0
+
+    def _penalised(self, theta: Tensor, bias: bool) -> Tensor:
+        """Θ with 0 for a bias that the ridge does not cover."""
+        if bias or not self._layer.bias:
+            return theta
+        return torch.cat([theta[:-1], torch.zeros_like(theta[-1:])])
+
+
+class _Total:
+    """A weighted sum over the records, and how sure it is."""
+
+    def __init__(self) -> None:
+        self._sum = self._squares = 0.0
+
+    def add(self, values: Tensor, weights: Tensor | None) -> None:
+        values = values if weights is None else weights * values
+        self._sum += float(values.sum())
+        self._squares += float(values.square().sum())
+
+    @property
+    def in_standard_errors(self) -> float:
+        return self._sum / math.sqrt(self._squares) if self._squares > 0 else 0.0

@@ -36,7 +36,7 @@ _SMALLEST_COLUMN = 1e-290  # below it, a column cannot be scaled up without over
 @dataclass(frozen=True)
 class Whitening:
     """transform T (P, k), penalty D_φ (k, k), rank and column norms (P,) of X̃, the least-squares parameters (P, r) of
-    the outputs, and their mean (m,)."""
+    the outputs, their mean (m,), and that of the targets where these are values, weighted as the objective is."""
 
     transform: Tensor
     penalty: Tensor
@@ -44,16 +44,18 @@ class Whitening:
     norms: Tensor
     fitted: Tensor
     mean_output: Tensor
+    mean_target: Tensor | None
 
 
 class _Products(NamedTuple):
     """Norms (P,) of the columns of X̃, X̃ᵀX̃ and X̃ᵀZ of the columns scaled to norm 1, Z the reduced outputs, and the mean
-    output (m,)."""
+    output and target (m,)."""
 
     norms: Tensor
     gram: Tensor
     cross: Tensor
-    mean: Tensor
+    mean_output: Tensor
+    mean_target: Tensor | None
 
 
 def whiten(layer: LastLayer, chunk: int) -> Whitening:
@@ -61,7 +63,7 @@ def whiten(layer: LastLayer, chunk: int) -> Whitening:
 
     Two more where their squares leave the range of double precision.
     """
-    every_norm, gram, cross, mean = _products(layer, chunk)
+    every_norm, gram, cross, mean_output, mean_target = _products(layer, chunk)
     kept = (every_norm > 0).nonzero().flatten()
     norms, gram, cross = every_norm[kept], gram[kept][:, kept], cross[kept]
     root_penalty = layer.penalty()[kept].sqrt()
@@ -90,32 +92,33 @@ def whiten(layer: LastLayer, chunk: int) -> Whitening:
         rank=basis.shape[1],
         norms=every_norm,
         fitted=widen((basis @ (basis.T @ cross)) / norms.unsqueeze(1)),
-        mean_output=mean,
+        mean_output=mean_output,
+        mean_target=mean_target,
     )
 
 
 def _products(layer: LastLayer, chunk: int) -> _Products:
     """In one pass; in two more where squares of the features would leave the range of double precision."""
     scale = torch.ones(layer.n_columns, dtype=torch.float64, device=layer.device)
-    gram, cross, mean = _sums(layer, scale, chunk)
+    gram, cross, mean_output, mean_target = _sums(layer, scale, chunk)
     squares = gram.diagonal()
     unsafe = (squares < _SAFE_SQUARES[0]) | ~(squares < _SAFE_SQUARES[1]) | ~torch.isfinite(cross).all(1)
     if layer.precision == torch.float64 and bool(unsafe.any()):
         sizes = _column_sizes(layer, chunk)
         if bool((unsafe & (sizes > 0)).any()):  # not only columns of zeros
             scale = torch.where(sizes > _SMALLEST_COLUMN, 1.0 / sizes.clamp(min=_SMALLEST_COLUMN), 0.0)
-            gram, cross, mean = _sums(layer, scale, chunk)
+            gram, cross, mean_output, mean_target = _sums(layer, scale, chunk)
     root = gram.diagonal().sqrt()
     alive = (root > 0) & (scale > 0)
     unit = torch.where(alive, 1.0 / torch.where(alive, root, 1.0), 0.0)
     norms = torch.where(alive, root / torch.where(alive, scale, 1.0), 0.0)
-    return _Products(norms, gram * unit * unit.unsqueeze(1), cross * unit.unsqueeze(1), mean)
+    return _Products(norms, gram * unit * unit.unsqueeze(1), cross * unit.unsqueeze(1), mean_output, mean_target)
 
 
-def _sums(layer: LastLayer, scale: Tensor, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
-    """X̃ᵀX̃ and X̃ᵀZ of the scaled columns, and the mean output."""
+def _sums(layer: LastLayer, scale: Tensor, chunk: int) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """X̃ᵀX̃ and X̃ᵀZ of the scaled columns, the mean output and, of values, the weighted mean target."""
     gram = scale.new_zeros((layer.n_columns, layer.n_columns))
-    total = scale.new_zeros(layer.n_outputs)
+    total, targets, weight = scale.new_zeros(layer.n_outputs), scale.new_zeros(layer.n_outputs), 0.0
     cross = scale.new_zeros((layer.n_columns, len(layer.kind.reduce(total))))
     for rows in layer.chunks(chunk):
         records = layer.records(rows)
@@ -123,7 +126,11 @@ def _sums(layer: LastLayer, scale: Tensor, chunk: int) -> tuple[Tensor, Tensor, 
         gram.addmm_(x.T, x)
         cross.addmm_(x.T, layer.kind.reduce(records.outputs))
         total += records.outputs.sum(0)
-    return gram, cross, total / layer.n
+        if not layer.kind.classifies:
+            own = torch.ones_like(x[:, :1]) if records.weights is None else records.weights.mean(1, keepdim=True)
+            targets += (own * records.targets).sum(0)
+            weight += float(own.sum())
+    return gram, cross, total / layer.n, None if layer.kind.classifies else targets / weight
 
 
 def _column_sizes(layer: LastLayer, chunk: int) -> Tensor:

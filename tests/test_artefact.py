@@ -85,3 +85,12 @@ def test_no_flipped_bit_of_kept_features_is_accepted(tmp_path, monkeypatch, flip
     assert not computed_again()
     monkeypatch.setattr("noshadow.bench.backbones.LONGEST_TEXT", 32)
     assert computed_again()
+
+
+def test_another_layout_is_not_taken(tmp_path, monkeypatch):
+    path = tmp_path / "kept.safetensors"
+    with monkeypatch.context() as patch:
+        patch.setattr("noshadow.artefact.FORMAT", "0")
+        write_artefact(path, ARRAYS, IDENTITY)
+    with pytest.raises(UnusableArtefact, match="it has format 0, this version reads 1"):
+        read_artefact(path, IDENTITY)

@@ -333,3 +333,17 @@ class TestBadInput:
     def test_unknown_options_list_the_known(self, option):
         with pytest.raises(InputError, match=f"{option}: 'nonsense' is not one of"):
             attacks.lira(self.signal, self.membership, **{option: "nonsense"})
+
+
+@pytest.mark.parametrize("variant", ["offline", "offline_two_sided"])
+@pytest.mark.parametrize("variance", ["fixed", "per_sample"])
+def test_a_record_of_a_single_model_has_a_score_offline(variant, variance):
+    """Its models with it are one, of which nothing is left without the target: nor is it needed."""
+    rng = np.random.default_rng(4)
+    membership = rng.random((12, 30)) < 0.5
+    membership[:, 0] = np.arange(12) == 3
+    signal = rng.normal(size=(12, 30)) + membership
+    found = attacks.lira(signal, membership, variant, variance, "median")
+    np.testing.assert_allclose(
+        found.scores, lira_loop(signal, membership, variant, variance, "median"), rtol=1e-9, atol=1e-9
+    )

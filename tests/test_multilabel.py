@@ -171,3 +171,10 @@ def test_labels_must_be_zero_or_one():
         LastLayer(x, z, y, "logistic", class_weight=[1.0, 2.0, 3.0])
     one = LastLayer(x, z, y, "logistic", class_weight=[[1.0, 3.0]])  # the same for every label
     assert one.class_weight.shape == (3, 2)
+
+
+def test_rows_without_any_label_are_no_classes():
+    """Zeros alone are not a class: a row of them would be taken for class 0."""
+    logits = np.random.default_rng(0).normal(size=(4, 3))
+    with pytest.raises(InputError, match=r"no label or several in row 2 .*head='logistic'"):
+        LastLayer(logits, logits, np.array([[1, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 1]]), head="softmax")

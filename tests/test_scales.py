@@ -244,3 +244,14 @@ def test_copies_are_recognised_in_every_precision(dtype):
     z = x.double() @ torch.randn(6, 3, generator=generator).double()
     y = torch.randint(0, 3, (200,), generator=generator)
     assert score_with_diagnostics(LastLayer(x, z, y))[1].rank == 5
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e-170, 1e170, 1e200])
+def test_gradients_of_any_size_have_a_length(size):
+    rng = np.random.default_rng(5)
+    x, z, y = rng.normal(size=(9, 3)), rng.normal(size=(9, 2)), rng.normal(size=(9, 2))
+    table = score(LastLayer(x * size, z, y, head="squared", bias=False), scores=["gradient_norm"])
+    lengths = np.linalg.norm(2 * (z - y), axis=1) * np.linalg.norm(x, axis=1)
+    np.testing.assert_allclose(table["gradient_norm"] / size, lengths, rtol=1e-12)
+    table = score(LastLayer(x, z / size, y / size, head="squared"), scores=["output_gradient_norm"])
+    np.testing.assert_allclose(table * size, np.linalg.norm(2 * (z - y), axis=1)[:, None], rtol=1e-12)

@@ -8,6 +8,7 @@ import runpy
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -299,3 +300,86 @@ def test_integers_of_another_width_are_the_same_training():
 
     trainers = [TorchTrainer(build, (X, Y.astype(kind)), Recipe(1, 4)) for kind in (np.int32, np.int64)]
     assert trainers[0].fingerprint() == trainers[1].fingerprint()
+
+
+def test_the_mask_of_an_array_counts():
+    def digest(mask):
+        values = np.ma.array([1.0, 2.0], mask=mask)
+        return describe_procedure(lambda members, seed: values.mean())
+
+    assert digest([False, True]) == digest([False, True]) != digest([False, False])
+
+
+def test_a_library_that_the_user_has_patched(monkeypatch):
+    """A function or a method of one's own in the place of a library's trains otherwise; what is not used does not."""
+    from sklearn import linear_model
+
+    def train(members, seed):
+        return linear_model.Ridge().fit(X, Y).predict(np.sort(X))
+
+    before = describe_procedure(train)
+    ridge, unused = linear_model.Ridge, linear_model.LinearRegression
+    for place, name, counts in ((np, "sort", 1), (ridge, "fit", 1), (ridge.__mro__[1], "fit", 1), (unused, "fit", 0)):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, lambda *arguments: X, raising=False)  # a class may inherit it
+            assert (describe_procedure(train) != before) == counts
+    assert describe_procedure(train) == before
+
+
+def test_tensors_of_every_storage():
+    """Conjugate, negated and strided views, quantised and ragged tensors: by their numbers."""
+    digest = Content().digest
+    both = torch.tensor([1 + 2j])
+    assert digest(both.conj()) == digest(torch.tensor([1 - 2j])) != digest(both)
+    assert digest(both.conj().imag) == digest(torch.tensor([-2.0]))
+    assert digest(torch.arange(2.0)[::2]) == digest(torch.tensor([0.0]))
+    with warnings.catch_warnings():  # torch is about to drop both kinds
+        warnings.simplefilter("ignore")
+        coarse, fine = (torch.quantize_per_tensor(torch.tensor([step]), step, 0, torch.qint8) for step in (0.2, 0.1))
+        ragged = [torch.nested.nested_tensor([torch.tensor([value]), torch.zeros(2)]) for value in (1.0, 1.0, 2.0)]
+    assert digest(coarse) != digest(fine)
+    assert digest(ragged[0]) == digest(ragged[1]) != digest(ragged[2])
+
+
+def test_numbers_that_are_equal_but_not_the_same_are_named(tmp_path):
+    """scikit-learn takes 1 as one feature and 1.0 as all of them."""
+
+    def study(most):
+        return Study(lambda members, seed: np.full(6, most * seed), 6, 2, store=tmp_path)
+
+    study(1).run("serial")
+    with pytest.raises(InputError, match=r"differs in\n  procedure.uses.most: 1 there, 1.0 here"):
+        study(1.0).run("serial")
+
+
+def test_a_cycle_has_one_digest_from_wherever_it_is_reached():
+    """What a value refers back to is part of it, and which values came before it is not."""
+
+    def ring(label):
+        first, second = {"name": "a"}, {"name": "b"}
+        first["next"], second["next"], second["label"] = second, first, label
+        return first, second
+
+    first, second = ring(1)
+    together = Content()
+    together.digest(first)
+    assert together.digest(second) == Content().digest(second)
+    assert Content().digest(ring(1)[0]) == Content().digest(first) != Content().digest(ring(2)[0])
+
+
+def test_a_set_of_things_that_refer_to_each_other_has_no_order():
+    """A set gives its elements in an order that differs from process to process."""
+
+    def content_of_set(met_before):
+        def even(n):
+            return n == 0 or odd(n - 1)
+
+        def odd(n):
+            return n != 0 and even(n - 1)
+
+        content = Content()
+        for function in {"": [], "even": [even], "odd": [odd]}[met_before]:
+            content.digest(function)
+        return content.digest({even, odd})
+
+    assert content_of_set("even") == content_of_set("odd") == content_of_set("")

@@ -103,13 +103,20 @@ def loss(known: Known) -> Tensor:
 
 def gradient_norm(known: Known) -> Tensor:
     """‖∇_θ ℓ‖ = ‖g‖·‖x̃‖: length of the record's gradient in the last layer's parameters, without weights."""
-    return output_gradient_norm(known) * known.records.design.square().sum(1).sqrt()
+    return output_gradient_norm(known) * _lengths(known.records.design)
 
 
 def output_gradient_norm(known: Known) -> Tensor:
     """‖g‖: length of the record's gradient in the outputs, without weights."""
     records = known.records
-    return records.head.gradient(records.outputs, records.targets).square().sum(1).sqrt()
+    return _lengths(records.head.gradient(records.outputs, records.targets))
+
+
+def _lengths(rows: Tensor) -> Tensor:
+    """‖row‖, (c,), whatever its size: squares are taken in units of the largest entry."""
+    unit = rows.abs().amax(1, keepdim=True)
+    unit = torch.where(unit > 0, unit, 1.0)
+    return (rows / unit).square().sum(1).sqrt() * unit.squeeze(1)
 
 
 def entropy(known: Known) -> Tensor:

@@ -178,7 +178,8 @@ def medians(x: Tensor, side: Tensor) -> tuple[Tensor, Tensor]:
     """
     n = side.sum(0)
     ordered = torch.where(side, x, torch.inf).sort(0).values
-    at = torch.stack([n // 2 - 1, n // 2, n // 2 + 1]).clamp(0, x.shape[0] - 1)
+    # the only model of a side leaves nothing behind: its own value stands in, as it does for the mean
+    at = torch.stack([n // 2 - 1, n // 2, n // 2 + 1]).clamp_min(0).minimum((n - 1).clamp_min(0))
     below, middle, above = ordered.gather(0, at)
     odd = n % 2 == 1
     of_odd = (torch.where(x < middle, middle, below) + torch.where(x > middle, middle, above)) / 2.0

@@ -29,7 +29,7 @@ import numpy as np
 from noshadow.errors import InputError
 from noshadow.shadow.instructions import instructions, signature
 from noshadow.shadow.libraries import compiled_digest, library_of_file, library_of_module, library_version
-from noshadow.shadow.references import references, resolves_to
+from noshadow.shadow.references import patches, references, resolves_to
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented))
 _ABOUT_A_CLASS = {
@@ -66,6 +66,8 @@ class Content:
     def __init__(self) -> None:
         self.libraries: dict[str, str] = {}
         self._closed: dict[int, str] = {}
+        self._cycles: dict[int, list[int]] = {}  # all values of the finished cycle that a value is part of
+        self._open: list[int] = []  # values that are not finished, or whose cycle is not
         self._stack: dict[int, int] = {}  # position of each value of an unfinished cycle
         self._lowest = 0  # position up to which the value at hand refers back
         self._at = 0  # position of the value at hand
@@ -83,7 +85,7 @@ class Content:
         """A value as people read it in a comparison: numbers and names as they are, else the kind and the digest."""
         if value is None or (type(value) in (bool, int, float, str) and len(str(value)) <= 80):
             return value
-        if isinstance(value, np.ndarray):
+        if type(value) is np.ndarray:  # a subclass holds more than numbers: a mask, for one
             return array_digest(value)
         with self._inside(name):
             digest = self.digest(value)
@@ -113,14 +115,20 @@ class Content:
         if key in self._stack:
             self._lowest = min(self._lowest, self._stack[key])
             return ["back", self._at - self._stack[key]]
-        outer, position = (self._lowest, self._at), len(self._stack)
+        outer, position, first = (self._lowest, self._at), len(self._stack), len(self._open)
         self._stack[key] = self._lowest = self._at = position
         self._alive.append(value)
+        self._open.append(key)
+        # a cycle that was entered elsewhere is walked anew from here, as if it had not been met before
+        met = {part: self._closed.pop(part) for part in self._cycles.get(key, ()) if part in self._closed}
         with self._inside(name):
             digest = _hash(self._parts(value))
         if self._lowest == position:  # nothing in it refers to what is above it
+            self._cycles |= dict.fromkeys(self._open[first:], self._open[first:])
+            del self._open[first:]
             self._unwind(position)
             self._closed[key] = digest
+        self._closed |= met
         self._lowest, self._at = min(outer[0], self._lowest), outer[1]
         return digest
 
@@ -178,7 +186,8 @@ class Content:
         if library := library_of_module(kind.__module__):
             self._note(library)
             made = () if resolves_to(kind.__module__, kind) else kind.__bases__  # by a library, out of others
-            return ["named", kind.__module__, kind.__qualname__, *(self._visit(base) for base in made)]
+            patched = [[name, self._visit(value, name)] for name, value in patches(kind).items()]
+            return ["named", kind.__module__, kind.__qualname__, *(self._visit(base) for base in made), *patched]
         members = {name: value for name, value in sorted(vars(kind).items()) if name not in _ABOUT_A_CLASS}
         return [
             *("class", kind.__qualname__, compiled_digest(kind.__module__), self._visit(type(kind))),
@@ -264,12 +273,17 @@ class Content:
             return ["process-wide generator"] if is_global else ["generator", self._visit(value.get_state())]
         if not isinstance(value, torch.Tensor):
             return None
+        if value.is_nested:
+            return ["nested tensor", *(self._visit(part) for part in value.unbind())]
         facts = ["tensor", str(value.dtype), list(value.shape), value.requires_grad, self._visit(type(value))]
         if value.layout != torch.strided:
             entries = value.detach().to_sparse_coo().coalesce()
             return [*facts, self._visit(entries.indices()), self._visit(entries.values())]
-        numbers = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        return [*facts, hashlib.sha256(numbers.data).hexdigest()]
+        if value.is_quantized:
+            return [*facts, self._visit(value.detach().int_repr()), self._visit(value.detach().dequantize())]
+        # a copy of its own: conjugate, negated and strided views have no bytes in order
+        numbers = torch.empty(value.numel(), dtype=value.dtype).view(value.shape).copy_(value.detach())
+        return [*facts, hashlib.sha256(numbers.flatten().view(torch.uint8).numpy().data).hexdigest()]
 
     def _object(self, value: Any) -> Any:
         """Class and state, in the way in which an object says what it is to be sent as."""

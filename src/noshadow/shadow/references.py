@@ -55,6 +55,31 @@ def resolves_to(module: str, value: Any) -> bool:
         return False
 
 
+def patches(kind: type) -> dict[str, Any]:
+    """The methods of a library's class, and of those that it inherits from, that a user's code has put there."""
+    bases = [base for base in kind.__mro__ if library_of_module(base.__module__)]
+    members = ((f"{base.__qualname__}.{name}", value) for base in bases for name, value in vars(base).items())
+    return {name: value for name, value in sorted(members, key=lambda member: member[0]) if _is_own(value)}
+
+
+def _is_own(value: Any) -> bool:
+    """Whether it is a user's function, or holds one.
+
+    Told by the globals that it runs in: its name and its module may be copied from the function that it replaces, and
+    the methods that dataclasses write have no file.
+    """
+    if isinstance(value, staticmethod | classmethod):
+        value = value.__func__
+    if not isinstance(value, FunctionType) or library_of_file(value.__code__.co_filename):
+        return False
+    return library_of_module(str(value.__globals__.get("__name__", "__main__"))) is None
+
+
+def _is_patched(value: Any) -> bool:
+    """What a library keeps under one of its names is a user's function, or a class of which a method is."""
+    return bool(patches(value)) if isinstance(value, type) else _is_own(value)
+
+
 def _inside(cell: CellType) -> Any:
     try:
         return cell.cell_contents
@@ -65,9 +90,13 @@ def _inside(cell: CellType) -> Any:
 def _parts_of_module(
     module: ModuleType, names: set[str], above: tuple[ModuleType, ...], label: str
 ) -> tuple[dict[str, Any], set[str]]:
-    """What may be used of a module: all that has the name of an attribute in the code; of a library, its name."""
+    """What may be used of a module: all that has the name of an attribute in the code; of a library, its name.
+
+    And of a library what a user's code has put into it.
+    """
     if library := library_of_module(module):
-        return {}, {library}
+        used = {f"{label}.{name}": vars(module)[name] for name in sorted(names & vars(module).keys())}
+        return {name: value for name, value in used.items() if _is_patched(value)}, {library}
     found: dict[str, Any] = {}
     libraries: set[str] = set()
     for name, value in sorted(vars(module).items()):

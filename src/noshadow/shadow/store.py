@@ -256,7 +256,7 @@ def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]
     return [
         f"{name}: {kept.get(name, 'absent')!s} there, {asked.get(name, 'absent')!s} here"
         for name in sorted(kept.keys() | asked.keys())
-        if kept.get(name, "absent") != asked.get(name, "absent")
+        if repr(kept.get(name, "absent")) != repr(asked.get(name, "absent"))  # 1, 1.0 and True are equal, not the same
     ]
 
 

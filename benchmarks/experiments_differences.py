@@ -18,7 +18,7 @@ from noshadow.bench.setting import Setting, all_settings
 DEVIATIONS = 2.0
 HEADLINE = "recall of top 1% at 5%"
 FEW = 10  # records of a top so small that each one counts
-NEAR_CHANCE = 1.5  # a ceiling below so many times what a random order reaches is hardly one
+NEAR_CHANCE = 1.5  # what LiRA finds again, below so many times what a random order reaches, is hardly more than that
 NO_CORRELATION = 0.1
 
 Ours = tuple[float, "float | None"]
@@ -26,14 +26,15 @@ Ours = tuple[float, "float | None"]
 
 @dataclass(frozen=True)
 class Pair:
-    """One of our numbers beside the paper's, and our ceiling of it: percent, or a correlation."""
+    """One of our numbers beside the paper's, and what LiRA again and a perfect score reach: percent or correlations."""
 
     table: int
     score: str
     number: str
     ours: Ours
     paper: Estimate
-    ceiling: float
+    again: float
+    perfect: float | None = None
 
     @property
     def deviations(self) -> float:
@@ -50,6 +51,11 @@ def estimate(summary: Mapping[str, Any], number: str) -> Ours:
     """Mean and std of one of our numbers in the paper's unit: recalls in percent."""
     unit = 1.0 if number == "spearman" else 100.0
     return unit * summary["mean"], None if summary["std"] is None else unit * summary["std"]
+
+
+def sought(result: Mapping[str, Any], number: str) -> int:
+    """How many of a target's members a recall is about."""
+    return max(1, int(RECALLS[number][0] * result["members"] * (1 + 1e-12)))
 
 
 def pairs(result: Mapping[str, Any]) -> list[Pair]:
@@ -71,6 +77,7 @@ def pairs(result: Mapping[str, Any]) -> list[Pair]:
             estimate(lira["scores"][score][number], number),
             paper,
             estimate(lira["ceiling"][number], number)[0],
+            None if lira.get("oracle") is None else estimate(lira["oracle"][number], number)[0],
         )
         for table, score, number, paper in printed()
         if paper is not None and score in lira["scores"]
@@ -130,28 +137,34 @@ def _of_noise(result: Mapping[str, Any], found: list[Pair]) -> Iterator[str]:
         yield f"`{score}` is of one target only, which may not be typical."
     for number in dict.fromkeys(pair.number for pair in found):
         here = [pair for pair in found if pair.number == number]
-        ceiling = here[0].ceiling
+        again, perfect = here[0].again, here[0].perfect
         if number == "spearman":
-            if ceiling < NO_CORRELATION:
-                most = (max(0.0, 2.0 * ceiling) / (1.0 + ceiling)) ** 0.5  # Spearman-Brown, then a noise-free score
+            if again < NO_CORRELATION:
+                # Spearman-Brown, then a score without noise
+                most = (max(0.0, 2.0 * again) / (1.0 + again)) ** 0.5 if perfect is None else perfect
                 weak = all(abs(pair.ours[0]) < NO_CORRELATION for pair in here)
                 yield (
-                    f"Spearman: two halves of our shadow models rank the records with a correlation of {ceiling:.3f} "
+                    f"Spearman: two halves of our shadow models rank the records with a correlation of {again:.3f} "
                     f"only, so that a score without any noise would reach about {most:.2f}. "
                     + ("Both correlations may be mostly noise." if weak else "The paper's truth may be noisier still.")
                 )
             continue
         top, keep = RECALLS[number]
-        records = max(1, int(top * result["members"] * (1 + 1e-12)))
-        if ceiling < NEAR_CHANCE * 100 * keep:
+        records = sought(result, number)
+        if again < NEAR_CHANCE * 100 * keep:
             yield (
-                f"{number}: LiRA finds {ceiling:.1f} % of its own top again with other shadow models, a random order "
+                f"{number}: LiRA finds {again:.1f} % of its own top again with other shadow models, a random order "
                 f"{100 * keep:g} %. Our number and the paper's may be mostly noise."
             )
-        elif any(pair.ours[0] < pair.paper[0] and pair.paper[0] > ceiling for pair in here):
+        elif perfect is not None and any(pair.ours[0] < pair.paper[0] and pair.paper[0] > perfect for pair in here):
             yield (
-                f"{number}: the paper's is above our ceiling, {ceiling:.1f} %: noise in our success rates may be all "
-                "there is to it."
+                f"{number}: the paper's is above what a perfect score would reach here, {perfect:.1f} %: noise in our "
+                "success rates may be all there is to it."
+            )
+        elif perfect is None and any(pair.ours[0] < pair.paper[0] and pair.paper[0] > again for pair in here):
+            yield (
+                f"{number}: the paper's is above what LiRA finds again, {again:.1f} %: noise in our success rates may "
+                "be all there is to it."
             )
         if records <= FEW:
             yield (

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from experiments_differences import DEVIATIONS, HEADLINE, Ours, Pair, estimate, pairs, reasons
+import numpy as np
+from scipy import stats
+
+from experiments_differences import DEVIATIONS, HEADLINE, Ours, Pair, estimate, pairs, reasons, sought
 from noshadow.bench.figures import ATTACK_NAMES, sentences_table, title_of
 from noshadow.bench.measure import RECALLS
 from noshadow.bench.paper import SETTINGS, TABLE_1, TABLE_4, TABLE_5, Estimate
@@ -14,6 +17,8 @@ from noshadow.bench.setting import all_settings
 Result = Mapping[str, Any]
 COLUMNS = ("loss", "gradient_norm", "newton", "influence", "leave_one_out", "mean_trace", "trace_iqr")
 NETWORK = "network_influence"
+PERFECT = "a perfect score"
+CONFIDENCE = 0.95  # with which the targets tell two scores apart
 FIGURES = {"lira": 2, "rmia": 5, "shokri": 6}
 PHASES = {
     "model": "one model",
@@ -48,13 +53,14 @@ def readme_table(results: Sequence[Result]) -> str:
     rows = []
     for result in in_order(results):
         lira, seconds = result["attacks"]["lira"], result["seconds"]
-        rated = [name for name in scores if name in lira["scores"]]
-        found = {name: estimate(lira["scores"][name][HEADLINE], HEADLINE) for name in rated}
-        cells = [_cell(found[name], None, _best(found), HEADLINE) if name in found else "–" for name in scores]
-        ceiling = f"{100 * lira['ceiling'][HEADLINE]['mean']:.1f}"
+        found = {name: lira["scores"][name][HEADLINE] for name in scores if name in lira["scores"]}
+        best = _best(found, HEADLINE)
+        cells = [_cell(found.get(name), None, name in best, HEADLINE) for name in scores]
+        ceilings = [_bare(lira["ceiling"], HEADLINE), _ceiling(lira.get("oracle"), HEADLINE)]
         times = [_duration(seconds["scores"]), _duration(seconds["shadows"])]
-        rows.append([title_of(result), *cells, ceiling, *times])
-    head = ["data, model", *(f"`{name}`" for name in scores), "LiRA again", "scoring takes", "shadow models take"]
+        rows.append([title_of(result), str(sought(result, HEADLINE)), *cells, *ceilings, *times])
+    head = ["data, model", "sought", *(f"`{name}`" for name in scores), "LiRA again", PERFECT]
+    head += ["scoring takes", "shadow models take"]
     return "\n".join(_table(head, rows, left=1))
 
 
@@ -87,13 +93,19 @@ def _introduction(results: Sequence[Result]) -> list[str]:
         "- The truth is an attack's success rate a record over the shadow models, each attacked with the others; equal "
         "rates are ordered by the separation d̂′. Rankings are over the members of a target model, which is none of the "
         "shadow models. Numbers are mean ± standard deviation over the targets, recalls in percent.",
-        "- The **ceiling** is what the attack reaches as a score of itself: half of the shadow models against the "
-        "other half, mean ± standard deviation over random halvings. Both halves are noisier than the truth, which is "
-        "from all models, and a score of one model has no such noise, so that it can be above the ceiling. Where the "
-        "ceiling is low, the truth is mostly noise.",
+        "- **LiRA again** (RMIA, Shokri again) is what the attack reaches as a score of itself: half of the shadow "
+        "models against the other half, mean ± standard deviation over random halvings. It is no bound: both halves "
+        "are noisier than the truth, which is from all models, and a score of one model has no such noise. Where it is "
+        "low, the truth is mostly noise.",
+        f"- **{PERFECT.capitalize()}** is what a score would reach that knows how exposed each record is, against a "
+        "truth as noisy as ours: studies are simulated whose records differ as ours do, mean ± standard deviation over "
+        "them. It is the ceiling, up to the luck of our one study, which the deviation measures. Shokri's attack is "
+        "not simulated; – stands where it was not measured.",
         "- The scores assume the ridge Λ = nλ where weight decay λ is part of the objective: in the closed form and "
         "with SGD. For Adam and AdamW, which do not minimise such an objective, it is 0, as in the paper's formulas.",
-        "- *In italics, below ours:* the number that the paper prints. **Bold:** the best of ours.",
+        "- *In italics, below ours:* the number that the paper prints. **Bold:** the best of ours, and those that the "
+        f"targets do not tell from it: the paired difference over targets is within its {100 * CONFIDENCE:.0f} % "
+        "interval. Where that is all of them, none is bold.",
     ]
 
 
@@ -138,20 +150,20 @@ def _headline(results: Sequence[Result]) -> list[str]:
     rows = []
     for result in results:
         lira, printed = result["attacks"]["lira"], TABLE_1.get(result["setting"], {})
-        found = {name: estimate(row[HEADLINE], HEADLINE) for name, row in lira["scores"].items() if name != NETWORK}
-        best = _best(found)
-        others = {name: value for name, value in found.items() if name not in COLUMNS}
-        top = max(others, key=lambda name: others[name][0]) if others else None
-        cells = [_cell(found.get(name), printed.get(name), best, HEADLINE) for name in COLUMNS]
-        other = "–" if top is None else f"`{top}`<br>{_cell(found[top], None, best, HEADLINE)}"
-        ceiling = _estimate(estimate(lira["ceiling"][HEADLINE], HEADLINE), HEADLINE)
-        rows.append([title_of(result), *cells, other, ceiling])
-    head = ["data, model", *(f"`{name}`" for name in COLUMNS), "best of the others", "ceiling"]
+        found = {name: row[HEADLINE] for name, row in lira["scores"].items() if name != NETWORK}
+        best = _best(found, HEADLINE)
+        others = [name for name in found if name not in COLUMNS]
+        top = max(others, key=lambda name: found[name]["mean"]) if others else None
+        cells = [_cell(found.get(name), printed.get(name), name in best, HEADLINE) for name in COLUMNS]
+        other = "–" if top is None else f"`{top}`<br>{_cell(found[top], None, top in best, HEADLINE)}"
+        ceilings = [_ceiling(lira["ceiling"], HEADLINE), _ceiling(lira.get("oracle"), HEADLINE)]
+        rows.append([title_of(result), str(sought(result, HEADLINE)), *cells, other, *ceilings])
+    head = ["data, model", "sought", *(f"`{name}`" for name in COLUMNS), "best of the others", "LiRA again", PERFECT]
     return [
         "## Table 1: LiRA's top 1 % in a score's top 5 %",
         "",
-        "Recall in percent; a random order reaches 5. The best of the others is chosen with the truth in hand, and "
-        "flattered by that.",
+        "Recall in percent; a random order reaches 5. Sought: the records in the top 1 % of a target's members. The "
+        "best of the others is chosen with the truth in hand, and flattered by that.",
         "",
         *_table(head, rows, left=1),
         "",
@@ -181,8 +193,8 @@ def _curves(figures: Collection[str]) -> list[str]:
         "## Figures 2, 5 and 6: recall at every share",
         "",
         "Recall of an attack's top k among a score's top k. Solid: mean over the targets, shaded ± 1 standard "
-        "deviation; dashed: the first target alone; dash-dotted: the ceiling; dotted: a random order. A recall of 0 "
-        "lies on the lower edge.",
+        "deviation; dashed: the first target alone; grey: the attack again (dash-dotted) and, where it was measured, a "
+        "perfect score (solid); dotted: a random order. A recall of 0 lies on the lower edge.",
     ]
     for attack, name in shown:
         lines += ["", f"{ATTACK_NAMES[attack]} (Figure {FIGURES[attack]}):", "", _image(name, figures)]
@@ -212,17 +224,16 @@ def _attack(results: Sequence[Result], attack: str) -> list[str]:
 def _score_table(result: Result, attack: str, numbers: Sequence[str]) -> list[str]:
     measured = result["attacks"][attack]
     printed = TABLE_5.get(result["setting"], {}) if attack == "lira" else {}
-    found = {
-        name: {number: estimate(row[number], number) for number in numbers} for name, row in measured["scores"].items()
-    }
+    found = measured["scores"]
     whole = {name: row for name, row in found.items() if name != NETWORK}  # that one may be of one target alone
-    best = {number: _best({name: row[number] for name, row in whole.items()}) for number in numbers}
+    best = {number: _best({name: row[number] for name, row in whole.items()}, number) for number in numbers}
     rows = [
-        [f"`{name}`", *(_cell(row[n], printed.get(name, {}).get(n), best[n], n) for n in numbers)]
+        [f"`{name}`", *(_cell(row[n], printed.get(name, {}).get(n), name in best[n], n) for n in numbers)]
         for name, row in found.items()
     ]
-    ceiling = [_estimate(estimate(measured["ceiling"][number], number), number) for number in numbers]
-    return _table(["score", *numbers], [*rows, ["ceiling", *ceiling]], left=1)
+    for label, ceiling in ((f"{ATTACK_NAMES[attack]} again", measured["ceiling"]), (PERFECT, measured.get("oracle"))):
+        rows.append([label, *(_ceiling(ceiling, number) for number in numbers)])
+    return _table(["score", *numbers], rows, left=1)
 
 
 def _differences(results: Sequence[Result]) -> list[str]:
@@ -242,11 +253,12 @@ def _differences(results: Sequence[Result]) -> list[str]:
         if not found:
             continue
         rows = [_difference_row(pair) for pair in found]
+        head = ["table", "score", "number", "ours", "paper", "deviations apart"]
         lines += [
             "",
             f"### {title_of(result)}: {len(found)} of {len(compared[result['setting']])}",
             "",
-            *_table(["table", "score", "number", "ours", "paper", "deviations apart", "ceiling"], rows, left=3),
+            *_table([*head, "LiRA again", PERFECT], rows, left=3),
             "",
             "What may explain it:",
             "",
@@ -258,8 +270,8 @@ def _differences(results: Sequence[Result]) -> list[str]:
 
 def _difference_row(pair: Pair) -> list[str]:
     ours, paper = (_estimate(value, pair.number) for value in (pair.ours, pair.paper))
-    ceiling = _estimate((pair.ceiling, None), pair.number)
-    return [str(pair.table), f"`{pair.score}`", pair.number, ours, paper, f"{pair.deviations:.1f}", ceiling]
+    ceilings = ["–" if value is None else _estimate((value, None), pair.number) for value in (pair.again, pair.perfect)]
+    return [str(pair.table), f"`{pair.score}`", pair.number, ours, paper, f"{pair.deviations:.1f}", *ceilings]
 
 
 def _times(results: Sequence[Result]) -> list[str]:
@@ -303,8 +315,7 @@ def _network(results: Sequence[Result], figures: Collection[str]) -> list[str]:
         scores, printed = result["attacks"]["lira"]["scores"], TABLE_5.get(result["setting"], {})
         covered = len(scores[NETWORK][HEADLINE]["values"])
         for name, seconds in ((NETWORK, NETWORK), ("influence", "scores")):
-            first = {n: estimate(_first(scores[name][n], covered), n) for n in numbers}
-            cells = [_cell(first[n], printed.get(name, {}).get(n), None, n) for n in numbers]
+            cells = [_cell(_first(scores[name][n], covered), printed.get(name, {}).get(n), False, n) for n in numbers]
             time = result["seconds"][seconds]
             rows.append([title_of(result), f"`{name}`", str(covered), *cells, "–" if time is None else _duration(time)])
     lines = [
@@ -370,18 +381,41 @@ def _image(name: str, figures: Collection[str]) -> str:
     return f"[{picture}](figures/{name}.svg)" if f"{name}.svg" in figures else picture
 
 
-def _cell(ours: Ours | None, paper: Estimate | None, best: float | None, number: str) -> str:
-    """Our number, bold if it is printed like the best, and the paper's below."""
-    mine = "–" if ours is None else _estimate(ours, number)
-    if ours is not None and best is not None and _estimate((ours[0], None), number) == _estimate((best, None), number):
-        mine = f"**{mine}**"
+def _cell(ours: Mapping[str, Any] | None, paper: Estimate | None, bold: bool, number: str) -> str:
+    """Our number, and the paper's below."""
+    mine = "–" if ours is None else _estimate(estimate(ours, number), number)
+    mine = f"**{mine}**" if bold else mine
     return mine if paper is None else f"{mine}<br>*{_estimate(paper, number)}*"
 
 
-def _best(found: Mapping[str, Ours]) -> float | None:
-    """The highest mean; none if all are alike."""
-    means = [mean for mean, _ in found.values()]
-    return max(means) if len(set(means)) > 1 else None
+def _best(found: Mapping[str, Mapping[str, Any]], number: str) -> set[str]:
+    """The score with the highest mean and those like it; none if that is all of them.
+
+    Alike are scores that are printed alike, or that a paired t-test over the targets does not tell apart.
+    """
+    values = {name: np.array(summary["values"]) for name, summary in found.items()}
+    printed = {name: _bare({number: summary}, number) for name, summary in found.items()}
+    first = max(values, key=lambda name: float(values[name].mean()))
+    alike = {name for name in values if printed[name] == printed[first] or not _ahead(values[first] - values[name])}
+    return alike if len(alike) < len(values) else set()
+
+
+def _ahead(differences: np.ndarray) -> bool:
+    """Whether differences (T,) are above 0 on the whole; one target tells nothing."""
+    n = len(differences)
+    if n < 2:
+        return False
+    error = differences.std(ddof=1) / n**0.5
+    return bool(differences.mean() > stats.t.ppf((1.0 + CONFIDENCE) / 2.0, n - 1) * error)
+
+
+def _ceiling(measured: Mapping[str, Any] | None, number: str) -> str:
+    return "–" if measured is None else _estimate(estimate(measured[number], number), number)
+
+
+def _bare(measured: Mapping[str, Any] | None, number: str) -> str:
+    """A ceiling without its deviation."""
+    return "–" if measured is None else _estimate((estimate(measured[number], number)[0], None), number)
 
 
 def _estimate(value: Ours, number: str) -> str:

@@ -18,7 +18,7 @@ from noshadow.errors import MissingExtra
 LARGEST = 400_000
 
 
-def make_result(members=400, deviation=0.05, texts=None, attacks=("lira", "rmia", "shokri")):
+def make_result(members=400, deviation=0.05, texts=None, attacks=("lira", "rmia", "shokri"), oracle=None):
     """A result with curves from 0 on; without a deviation it is that of one target."""
     rising = [0.0 if share < 0.003 else share**0.5 for share in CURVE]
     curve = {
@@ -37,7 +37,9 @@ def make_result(members=400, deviation=0.05, texts=None, attacks=("lira", "rmia"
         "data": "Toy",
         "model": "net",
         "members": members,
-        "attacks": {attack: {"scores": scores, "ceiling": {"curve": list(CURVE)}} for attack in attacks},
+        "attacks": {
+            attack: {"scores": scores, "ceiling": {"curve": list(CURVE)}, "oracle": oracle} for attack in attacks
+        },
         "top": {f"{end} {name}": records for end in ("highest", "lowest") for name in ("influence", "newton")},
     }
 
@@ -51,7 +53,11 @@ def make_outcome(shown=None, **options):
     scores = {"loss": loss, "influence": np.where(rng.random(len(rows)) < 0.1, 0.0, loss**2)}
     rate = rng.uniform(0.4, 1.0, n)
     return Outcome(
-        make_result(**options), Pool(np.zeros((n, 1)), np.zeros(n), shown), rows, scores, Truth(rate, rate, {}, {}, 0.0)
+        make_result(**options),
+        Pool(np.zeros((n, 1)), np.zeros(n), shown),
+        rows,
+        scores,
+        Truth(rate, rate, {}, {}, None, 0.0),
     )
 
 
@@ -95,6 +101,15 @@ def test_the_same_result_gives_the_same_files(tmp_path):
     made = [figures.recall_curves([make_result()], "rmia", tmp_path / name) for name in "ab"]
     for first, second in zip(*made, strict=True):
         assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_perfect_score_is_drawn_where_it_was_measured(tmp_path):
+    texts = []
+    for oracle in (None, {"curve": list(CURVE)}):
+        _, svg = figures.recall_curves([make_result(oracle=oracle)], "lira", tmp_path / "curves")
+        texts.append(svg.read_text(encoding="utf-8"))
+    assert ["a perfect score" in text for text in texts] == [False, True]
+    assert all("LiRA again" in text for text in texts)
 
 
 def test_a_tiny_pool_has_few_points():

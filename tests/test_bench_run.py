@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 from sklearn.linear_model import Ridge
 from typer.testing import CliRunner
 
-from noshadow import evaluate
+from noshadow import attacks, evaluate
 from noshadow.bench import measure
 from noshadow.bench.measure import CURVE, RECALLS
 from noshadow.bench.setting import Pool, all_settings, find_settings
@@ -27,6 +27,7 @@ from noshadow.cli import app
 from noshadow.errors import InputError
 from noshadow.scores import SCORES
 from noshadow.shadow import TorchTrainer
+from tests.attack_definitions import half_splits
 from tests.bench_data import write_data, write_image_backbone, write_text_backbone
 
 SETTINGS = sorted(all_settings())
@@ -81,11 +82,16 @@ def test_a_setting_runs_and_is_measured_whole(place, name):
         if setting.network_influence is not None:
             expected |= {"network_influence"}
         assert set(attack["scores"]) == expected
-        for row in [*attack["scores"].values(), attack["ceiling"]]:
+        ceilings = (
+            [attack["ceiling"], attack["oracle"]] if attack is not result["attacks"]["shokri"] else [attack["ceiling"]]
+        )
+        for row in [*attack["scores"].values(), *ceilings]:
             assert all(0.0 <= row[key]["mean"] <= 1.0 for key in RECALLS)
             assert -1.0 <= row["spearman"]["mean"] <= 1.0
-        assert len(attack["ceiling"]["curve"]) == len(CURVE)
-        assert attack["ceiling"]["curve"][-1] == 1.0  # keeping all finds all
+        for ceiling in ceilings:
+            assert len(ceiling["curve"]) == len(CURVE)
+            assert ceiling["curve"][-1] == 1.0  # keeping all finds all
+    assert result["attacks"]["shokri"]["oracle"] is None
     assert result["seconds"]["speedup"] > 0
     folder = place / "store" / "results"
     assert json.loads((folder / f"{name}.json").read_text())["setting"] == name
@@ -210,7 +216,7 @@ def test_an_expensive_score_may_cover_some_targets(place):
     members = np.array([[True, True, True, False], [True, True, False, True]])
     values = np.array([[3.0, 2.0, 1.0, np.nan], [np.nan] * 4])
     scored = measure.Scored({"some": values}, members, 1.0, {})
-    truth = measure.Truth(np.array([0.9, 0.8, 0.7, 0.6]), np.zeros(4), {}, {"curve": []}, 0.0)
+    truth = measure.Truth(np.array([0.9, 0.8, 0.7, 0.6]), np.zeros(4), {}, {"curve": []}, None, 0.0)
     row = measure.compare(scored, truth)["scores"]["some"]
     assert row["spearman"] == {"mean": pytest.approx(1.0), "std": None, "values": [pytest.approx(1.0)]}
     assert evaluate.spearman(values[0, :3], truth.success_rate[:3]) == pytest.approx(1.0)
@@ -250,7 +256,8 @@ def test_a_table_is_printed_for_people(place):
     line = [part for part in command(place, *arguments_of(place, "california-ridge")) if part != "--json"]
     outcome = CliRunner().invoke(app, line, env={"COLUMNS": "160"})
     assert outcome.exit_code == 0
-    assert "noise ceiling" in outcome.stdout
+    assert "LiRA again" in outcome.stdout
+    assert "a perfect score" in outcome.stdout
     assert "12.3±3" in outcome.stdout  # the paper's number
 
 
@@ -260,3 +267,36 @@ def test_part_of_a_pool():
     assert part.targets.tolist() == [2, 0]
     assert part.shown is not None
     assert part.shown.tolist() == ["c", "a"]
+
+
+def test_halves_are_attacked_with_the_variance_of_the_whole(place):
+    """24 shadow models have a variance for each record; "auto" would give their halves of 12 one for all."""
+    setting = all_settings()["california-ridge"]
+    scale = replace(setting.scales["smoke"], shadows=24)
+    source = DataSource(place / "data", place / "cache")
+    models = train_models(setting, scale, source, place / "halves", 0, engine="serial")
+    found = measure.find_truths(setting, models, place / "halves")["lira"].ceiling
+    signal = attacks.signal(models.shadows.outputs, models.pool.targets, "squared")
+    inside = models.shadows.membership
+
+    def ceiling(variance):
+        def attack(rows):
+            return attacks.lira(signal[rows], inside[rows], variance=variance, members="lower")
+
+        return evaluate.over_predictions(evaluate.spearman, evaluate.halves(attack, 24), models.targets.membership)
+
+    assert found["spearman"]["values"] == pytest.approx(ceiling("per_sample").values.tolist())
+    assert found["spearman"]["values"] != pytest.approx(ceiling("fixed").values.tolist())
+
+
+def test_the_signal_of_classes_is_simulated_as_a_logit():
+    """A logistic head on class 1 has the signal of a softmax head: the simulated attack is the attack itself."""
+    rng = np.random.default_rng(0)
+    outputs, targets = rng.normal(size=(16, 60, 4)), rng.integers(0, 4, 60)
+    inside = half_splits(rng, 16, 60)
+    phi = attacks.signal(outputs, targets, "softmax")
+    for name in measure.ORACLE_DRAWS:
+        options = measure._options(name, 16)
+        whole = measure.run_attack(outputs, inside, targets, "softmax", options)
+        again = measure.run_attack(phi, inside, np.ones(60, dtype=int), "logistic", options)
+        np.testing.assert_allclose(again.scores, whole.scores, atol=1e-12)

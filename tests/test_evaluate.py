@@ -1,4 +1,4 @@
-"""Ranking metrics against definitions, ties against enumeration, the noise ceiling, the bootstrap."""
+"""Ranking metrics against definitions, ties against enumeration, targets, the bootstrap."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import ndcg_score
 
-from noshadow import attacks, evaluate
+from noshadow import evaluate
 from noshadow.errors import InputError
-from tests.attack_definitions import half_splits
 
 small = st.lists(st.integers(0, 3), min_size=5, max_size=5)
 
@@ -111,51 +110,32 @@ def test_over_targets_ranks_members_only():
     np.testing.assert_array_equal(broken.values, [0.0, 0.0])
 
 
-def study(n_models, spread, seed=0, n_records=300):
-    """Signals in which record i separates by δᵢ: half of the records do not, the rest up to ``spread``."""
-    rng = np.random.default_rng(seed)
-    membership = half_splits(rng, n_models, n_records, fewest=8)
-    delta = np.maximum(np.linspace(-spread, spread, n_records), 0.0)
-    return rng.normal(size=membership.shape) + delta * membership, membership, delta
-
-
-def test_the_ceiling_rises_with_models_and_signal_and_is_chance_without():
-    def lira_ceiling(n_models, spread, metric):
-        signal, membership, _ = study(n_models, spread)
-        return evaluate.ceiling(
-            lambda models: attacks.lira(signal[models], membership[models], variance="fixed"),
-            n_models,
-            metric,
-            splits=4,
-        ).mean
-
-    few, many = (lira_ceiling(k, 3.0, evaluate.spearman) for k in (48, 192))
-    assert 0.3 < few < many < 1.0
-    assert abs(lira_ceiling(96, 0.0, evaluate.spearman)) < 0.15
-
-
-def test_the_ceiling_of_an_attack_without_noise_is_one_and_follows_members():
-    class Exact:
-        success_rate = np.linspace(0.5, 1.0, 200)
-        tiebreak = np.zeros(200)
-
-    members = np.random.default_rng(1).random((3, 200)) < 0.5
-    seen = []
-    found = evaluate.ceiling(lambda models: seen.append(models) or Exact(), 20, members=members, splits=3)
-    np.testing.assert_array_equal(found.values, 1.0)
-    for first, second in zip(seen[::2], seen[1::2], strict=True):
-        np.testing.assert_array_equal(np.sort(np.r_[first, second]), np.arange(20))
-
-
-def test_the_ceiling_is_reproducible_from_its_seed():
-    signal, membership, _ = study(64, 2.0)
-
-    def attack(models):
-        return attacks.lira(signal[models], membership[models], variance="fixed")
-
-    first, again, other = (evaluate.ceiling(attack, 64, splits=2, top=0.1, keep=0.2, seed=s).values for s in (0, 0, 1))
-    np.testing.assert_array_equal(first, again)
-    assert not np.array_equal(first, other)
+def test_each_target_may_have_its_own_truth_and_tiebreak():
+    rng = np.random.default_rng(7)
+    scores, truth, tiebreak = rng.integers(0, 9, (3, 40)), rng.integers(0, 3, (3, 40)), rng.normal(size=(3, 40))
+    members = rng.random((3, 40)) < 0.6
+    how = {"top": 0.2, "keep": 0.3}
+    expected = []
+    for t in range(3):
+        rows = [i for i in range(40) if members[t, i]]
+        order = sorted(rows, key=lambda i: (truth[t, i], tiebreak[t, i]))
+        rank = np.array([order.index(i) for i in rows])
+        expected.append(evaluate.recall(scores[t, rows], rank, **how))
+    found = evaluate.over_targets(evaluate.recall, scores, truth, members, tiebreak=tiebreak, **how)
+    np.testing.assert_allclose(found.values, expected)
+    shared = evaluate.over_targets(evaluate.recall, scores, truth[0], members, tiebreak=tiebreak[0], **how)
+    spread = [np.tile(values[0], (3, 1)) for values in (truth, tiebreak)]
+    same = evaluate.over_targets(evaluate.recall, scores, spread[0], members, tiebreak=spread[1], **how)
+    np.testing.assert_array_equal(shared.values, same.values)
+    other = evaluate.paired_bootstrap(
+        evaluate.recall, scores, -scores, truth, members, unit="targets", tiebreak=tiebreak, draws=5, **how
+    )
+    against = evaluate.over_targets(evaluate.recall, -scores, truth, members, tiebreak=tiebreak, **how)
+    assert other.difference == pytest.approx(found.mean - against.mean)
+    by_record = evaluate.paired_bootstrap(
+        evaluate.recall, scores, -scores, truth, members, tiebreak=tiebreak, draws=5, **how
+    )
+    assert by_record.difference == pytest.approx(found.mean - against.mean)
 
 
 def test_bootstrap_sees_a_difference_and_claims_none_where_there_is_none():
@@ -208,8 +188,6 @@ def test_bootstrap_over_targets():
         (lambda: evaluate.spearman([1, 2], [1, 1]), "truth: constant"),
         (lambda: evaluate.ndcg([1, 2], [0, 0]), "nothing is above the baseline"),
         (lambda: evaluate.ndcg([1, 2], [0, 1], k=0), "k: expected 1 … 2"),
-        (lambda: evaluate.ceiling(None, 6), "two halves of at least 4"),
-        (lambda: evaluate.ceiling(None, 8, splits=0), "splits: expected 1 or more"),
         (lambda: evaluate.over_targets(evaluate.recall, [[1, 2]], [1, 2], [[1]]), "scores: expected shape"),
         (lambda: evaluate.over_targets(evaluate.recall, [[1, 2]], [1], [[1, 1]]), "truth: expected shape"),
         (lambda: evaluate.over_targets(evaluate.recall, [[1, 2]], [1, 2], [[0, 0]]), "target 0 has none"),
@@ -221,7 +199,11 @@ def test_bootstrap_over_targets():
         (lambda: evaluate.paired_bootstrap(evaluate.recall, [1], [1], [1], draws=0), "draws, confidence"),
         (
             lambda: evaluate.paired_bootstrap(evaluate.recall, [1, 2], [[1, 2]] * 2, [1, 2]),
-            "scores: expected shape",
+            r"second: shape \(2, 2\), but first has \(1, 2\)",
+        ),
+        (
+            lambda: evaluate.over_targets(evaluate.recall, [[1, 2]], [1, 2], [[1, 1]], tiebreak=[1]),
+            r"tiebreak: expected shape \(2,\) or \(1, 2\), got \(1,\)",
         ),
     ],
 )

@@ -28,8 +28,8 @@ def energy(modules):
     return next(result for result in modules[0].read_results() if result["setting"] == "energy-mlp")
 
 
-def estimates(modules, ours, paper, number="recall@1%", ceiling=50.0):
-    return modules[2].Pair(5, "newton", number, ours, paper, ceiling)
+def estimates(modules, ours, paper, number="recall@1%", again=50.0, perfect=None):
+    return modules[2].Pair(5, "newton", number, ours, paper, again, perfect)
 
 
 def test_the_page_and_the_readme_are_those_that_the_results_write(modules):
@@ -95,7 +95,7 @@ def test_reasons_come_from_the_result(modules, energy):
     found = [estimates(modules, (1.0, 0.1), (60.0, 0.1))]
     (same, above, few) = differences.reasons(energy, found)
     assert "does not state" in same
-    assert "above our ceiling, 50.0 %" in above
+    assert "above what LiRA finds again, 50.0 %" in above
     assert "3 records" in few
     smaller = energy | {"pool": 300, "shadows": 24, "targets": 4, "backbone": "tiny"}
     smaller["recipe"] = energy["recipe"] | {"epochs": 7}
@@ -103,10 +103,10 @@ def test_reasons_come_from_the_result(modules, energy):
     facts = ["300 records, not 614", "24 shadow models, not 200", "4 targets, not 16", "is tiny", "epochs 7, not 300"]
     assert [fact for fact in facts if fact not in text] == []
     assert "does not state" not in text
-    noise = differences.reasons(energy, [estimates(modules, (4.0, None), (9.0, 1.0), "recall@5%", ceiling=5.5)])
+    noise = differences.reasons(energy, [estimates(modules, (4.0, None), (9.0, 1.0), "recall@5%", again=5.5)])
     assert any("mostly noise" in reason for reason in noise)
     assert any("one target" in reason for reason in noise)
-    ranks = differences.reasons(energy, [estimates(modules, (0.0, 0.1), (0.5, 0.1), "spearman", ceiling=0.02)])
+    ranks = differences.reasons(energy, [estimates(modules, (0.0, 0.1), (0.5, 0.1), "spearman", again=0.02)])
     assert any("0.020" in reason for reason in ranks)
 
 
@@ -148,3 +148,56 @@ def test_durations_and_figures(modules):
     durations = {0.0008: "0.8 ms", 0.167: "167 ms", 1.0: "1.0 s", 59.0: "59 s", 90.0: "1.5 min", 36_000.0: "10 h"}
     assert {seconds: page._duration(seconds) for seconds in durations} == durations
     assert [page._figures(value) for value in (7.4, 42.0, 4619.2, 14_400.0)] == ["7", "42", "4,600", "14,000"]
+
+
+def summary(*values):
+    mean = sum(values) / len(values)
+    return {"mean": mean, "std": 0.1, "values": list(values)}
+
+
+@pytest.mark.parametrize(
+    ("scores", "bold"),
+    [
+        # one record of 16 is one target of four: nothing
+        ({"a": (0.25, 0.5, 0.25, 0.25), "b": (0.25, 0.25, 0.25, 0.25), "c": (0.0, 0.25, 0.25, 0.25)}, ""),
+        # better in every target: by how much does not matter
+        ({"a": (0.5, 0.7, 0.6, 0.8), "b": (0.45, 0.66, 0.54, 0.75), "c": (0.1, 0.2, 0.1, 0.2)}, "a"),
+        # not told from the best, but both from the third
+        ({"a": (0.5, 0.7, 0.6, 0.8), "b": (0.6, 0.6, 0.7, 0.6), "c": (0.1, 0.2, 0.1, 0.2)}, "ab"),
+        # told apart, but printed alike
+        ({"a": (0.5, 0.7, 0.6), "b": (0.4999, 0.6999, 0.5999), "c": (0.1, 0.2, 0.1)}, "ab"),
+        ({"a": (0.5,), "b": (0.4,)}, ""),  # one target
+        ({"a": (0.5, 0.5), "b": (0.5, 0.5)}, ""),
+    ],
+)
+def test_bold_is_what_the_targets_tell_apart(modules, scores, bold):
+    found = {name: summary(*values) for name, values in scores.items()}
+    assert modules[1]._best(found, "recall@1%") == set(bold)
+
+
+def test_a_perfect_score_is_shown_where_it_was_measured(modules, energy):
+    _, page, differences = modules
+    without, measured = copy.deepcopy(energy), copy.deepcopy(energy)
+    without["attacks"]["lira"].pop("oracle", None)
+    measured["attacks"]["lira"]["oracle"] = {
+        name: {"mean": 0.98765, "std": 0.0123, "values": [0.98765]} for name in [*page.RECALLS, "spearman"]
+    }
+    for write in (page.readme_table, lambda results: page.page(results, set())):
+        empty, full = write([without]), write([measured])
+        assert "a perfect score" in empty
+        assert "98.8" not in empty
+        assert "98.8" in full
+    assert "| – | 12 ms |" in page.readme_table([without])
+    assert {pair.perfect for pair in differences.pairs(without)} == {None}
+    assert differences.pairs(measured)[0].perfect == pytest.approx(98.765)
+    above = differences.reasons(energy, [estimates(modules, (1.0, 0.1), (60.0, 0.1), perfect=55.0)])
+    assert any("above what a perfect score would reach here, 55.0 %" in reason for reason in above)
+    below = differences.reasons(energy, [estimates(modules, (1.0, 0.1), (60.0, 0.1), perfect=65.0)])
+    assert not any("above what" in reason for reason in below)
+
+
+def test_the_readme_calls_nothing_unbeatable_that_its_table_beats(modules):
+    text = modules[0].README.read_text(encoding="utf-8")
+    assert "no score can beat" not in text
+    fine_tuned = next(line for line in text.splitlines() if line.startswith("| SST-2, BERT, fine-tuned"))
+    assert "**" not in fine_tuned

@@ -84,8 +84,8 @@ def recall_curves(
 ) -> list[Path]:
     """Recall of the attack's top k among a score's top k over the share k, a panel a result (Figures 2, 3, 5 and 6).
 
-    Solid: mean over the targets, ± 1 standard deviation shaded. Dashed: the first target alone. Dash-dotted grey: the
-    noise ceiling. Dotted: random order. ``path`` has no suffix.
+    Solid: mean over the targets, ± 1 standard deviation shaded. Dashed: the first target alone. Grey: the attack again
+    (dash-dotted), a perfect score (solid, where it was measured). Dotted: random order. ``path`` has no suffix.
     """
     with _figure(len(results), (4.6, 3.1), _COLUMNS, alone=(5.6, 5.1)) as (figure, panels):
         handles: dict[str, Any] = {}
@@ -94,9 +94,11 @@ def recall_curves(
             where, shares = _distinct(result["members"])
             for name in (name for name in scores if name in measured["scores"]):
                 handles[name] = _score_curve(axes, shares, measured["scores"][name]["curve"], where, name)
-            (handles[f"{ATTACK_NAMES[attack]} again (ceiling)"],) = axes.plot(
-                shares, _clipped(measured["ceiling"]["curve"], where), color=_CEILING, lw=1.6, ls="-.", zorder=2
-            )
+            ceilings = ((f"{ATTACK_NAMES[attack]} again", "ceiling", "-."), ("a perfect score", "oracle", "-"))
+            for label, key, style in ceilings:
+                if measured.get(key) is not None:
+                    curve = _clipped(measured[key]["curve"], where)
+                    (handles[label],) = axes.plot(shares, curve, color=_CEILING, lw=1.6, ls=style, zorder=2)
             (handles["random order"],) = axes.plot([_FLOOR, 1.0], [_FLOOR, 1.0], color="0.2", lw=1.0, ls=":", zorder=1)
             axes.set(xscale="log", yscale="log", xlim=(CURVE[0], 1.0), ylim=(_FLOOR, 1.15), title=title)
             axes.grid(color="0.92", lw=0.6)

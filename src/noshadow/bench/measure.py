@@ -2,32 +2,35 @@
 
 The protocol: an attack's truth is its success rate over the shadow models, leaving out the one attacked, equal rates
 in the order of the separation d̂′; rankings are over the members of each target model, none of which is a shadow
-model; beside each number stands its ceiling, what the attack reaches on itself from disjoint halves of its models.
+model; beside each number stands what the attack reaches on itself from disjoint halves of its models (``ceiling``) and
+what a score without any error would reach (``oracle``).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from noshadow import evaluate
+from noshadow import attacks, evaluate
 from noshadow.attacks.named import Options, run_attack
 from noshadow.bench.keep import keep, kept
 from noshadow.bench.setting import Scale, Setting
 from noshadow.bench.study import Models
-from noshadow.evaluate import Metric, Summary
+from noshadow.evaluate import Metric, Prediction, Summary
 from noshadow.layer import LastLayer
 from noshadow.progress import progress_bar
 from noshadow.scores import SCORES, score_with_diagnostics
 
 ATTACKS = {"lira": Options("lira"), "rmia": Options("rmia"), "shokri": Options("shokri", folds=8)}
 CEILING_SPLITS = {"lira": 10, "rmia": 4, "shokri": 1}
+ORACLE_DRAWS = {"lira": None, "rmia": 4}
+"""Studies simulated for a perfect score, None: enough. Shokri's attack is no function of a signal, and is not."""
 RECALLS = {
     "recall of top 1% at 5%": (0.01, 0.05),
     "recall@0.1%": (0.001, 0.001),
@@ -42,12 +45,17 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """What an attack found out: success rates and tiebreaks of all N records, its summary and its ceilings."""
+    """What an attack found out: success rates and tiebreaks of all N records, its summary and its ceilings.
+
+    ceiling  what the attack reaches when it is run again, every metric and the curve
+    oracle   the same of a perfect score; None for an attack that cannot be simulated
+    """
 
     success_rate: Floats
     tiebreak: Floats
     summary: dict[str, float]
-    ceilings: dict[str, Any]
+    ceiling: dict[str, Any]
+    oracle: dict[str, Any] | None
     seconds: float
 
 
@@ -83,7 +91,7 @@ def find_truths(setting: Setting, models: Models, store: Path, progress: bool | 
             if found is None:
                 truth = _attack(setting, models, name)
                 arrays = {"success_rate": truth.success_rate, "tiebreak": truth.tiebreak}
-                facts = {"summary": truth.summary, "ceilings": truth.ceilings, "seconds": truth.seconds}
+                facts = {name: getattr(truth, name) for name in ("summary", "ceiling", "oracle", "seconds")}
                 keep(path, arrays, facts, identity)
             else:
                 truth = Truth(found[0]["success_rate"], found[0]["tiebreak"], **found[1])
@@ -94,44 +102,57 @@ def find_truths(setting: Setting, models: Models, store: Path, progress: bool | 
 
 def _attack(setting: Setting, models: Models, name: str) -> Truth:
     outputs, inside, targets = models.shadows.outputs, models.shadows.membership, models.pool.targets
+    options = _options(name, len(inside))
     start = time.process_time()
-    whole = run_attack(outputs, inside, targets, setting.head, ATTACKS[name])
+    whole = run_attack(outputs, inside, targets, setting.head, options)
     seconds = time.process_time() - start
-    halves: dict[bytes, Any] = {}
 
-    def on_half(rows: NDArray[np.intp]) -> Any:
-        """The attack on half of the models; the same halves serve every metric."""
-        key = rows.tobytes()
-        if key not in halves:
-            halves[key] = _attack_on_half(outputs[rows], inside[rows], targets, setting.head, ATTACKS[name])
-        return halves[key]
+    def on_some(rows: NDArray[np.intp]) -> attacks.AttackResult:
+        return run_attack(outputs[rows], inside[rows], targets, setting.head, options)
 
+    again = evaluate.halves(on_some, len(inside), CEILING_SPLITS[name])
+    perfect = _oracle(outputs, inside, targets, setting.head, options) if name in ORACLE_DRAWS else None
     members = models.targets.membership
-
-    def ceiling(metric: Metric, options: Mapping[str, Any]) -> Summary:
-        splits = CEILING_SPLITS[name]
-        return evaluate.ceiling(on_half, len(inside), metric, members=members, splits=splits, **options)
-
-    ceilings: dict[str, Any] = {key: _summary(ceiling(*metric)) for key, metric in metrics().items()}
-    ceilings["curve"] = [ceiling(evaluate.recall, {"top": share, "keep": share}).mean for share in CURVE]
-    return Truth(whole.success_rate, whole.tiebreak, whole.summary(), ceilings, seconds)
-
-
-class Half(NamedTuple):
-    """What an attack says of each record from half of the models."""
-
-    success_rate: Floats
-    tiebreak: Floats
+    return Truth(
+        whole.success_rate,
+        whole.tiebreak,
+        whole.summary(),
+        _measured(again, members),
+        None if perfect is None else _measured(perfect, members),
+        seconds,
+    )
 
 
-def _attack_on_half(outputs: Any, inside: NDArray[np.bool_], targets: Any, head: str, options: Options) -> Half:
-    """Of a dozen models some record may have fewer than two on one side: of those the attack knows nothing, 0.5."""
-    models_in = inside.sum(0)
-    known = (models_in >= 2) & (models_in <= len(inside) - 2)
-    found = run_attack(outputs[:, known], inside[:, known], targets[known], head, options)
-    half = Half(np.full(len(known), 0.5), np.zeros(len(known)))
-    half.success_rate[known], half.tiebreak[known] = found.success_rate, found.tiebreak
-    return half
+def _options(name: str, n_models: int) -> Options:
+    """How an attack is run on so many models, and on half of them."""
+    options = ATTACKS[name]
+    return replace(options, variance=attacks.lira_variance(n_models)) if name == "lira" else options
+
+
+def _oracle(
+    outputs: Any, inside: NDArray[np.bool_], targets: Any, head: str, options: Options
+) -> Sequence[Sequence[Prediction]]:
+    """A perfect score against LiRA or RMIA; simulated are predictions for squared error, else the attack's signal.
+
+    The signal of classes is a logit, for and against the true class: a logistic head on the class 1 has that signal.
+    """
+    draws = ORACLE_DRAWS[options.name]
+    if head == "squared":
+        values = np.asarray(outputs, dtype=np.float64)
+        return evaluate.oracle(lambda z, member: run_attack(z, member, targets, head, options), values, inside, draws)
+    phi = attacks.signal(outputs, targets, head)
+    ones = np.ones(phi.shape[1], dtype=np.int64)
+    return evaluate.oracle(lambda z, member: run_attack(z, member, ones, "logistic", options), phi, inside, draws)
+
+
+def _measured(predictions: Sequence[Sequence[Prediction]], members: NDArray[np.bool_]) -> dict[str, Any]:
+    """Every metric of predictions, over the members of the targets, and the curve."""
+
+    def over(metric: Metric, **how: Any) -> Summary:
+        return evaluate.over_predictions(metric, predictions, members, **how)
+
+    found: dict[str, Any] = {key: _summary(over(metric, **how)) for key, (metric, how) in metrics().items()}
+    return {**found, "curve": [over(evaluate.recall, top=share, keep=share).mean for share in CURVE]}
 
 
 def score_targets(setting: Setting, scale: Scale, models: Models, progress: bool | None = None) -> Scored:
@@ -196,7 +217,8 @@ def compare(scored: Scored, truth: Truth) -> dict[str, Any]:
                 "first": [float(point.values[0]) for point in curve],
             },
         }
-    return {"scores": rows, "ceiling": truth.ceilings, "attack": truth.summary, "seconds": truth.seconds}
+    beside = {"ceiling": truth.ceiling, "oracle": truth.oracle}
+    return {"scores": rows, **beside, "attack": truth.summary, "seconds": truth.seconds}
 
 
 def _over_targets(metric: Metric, values: Floats, scored: Scored, order: Floats, **options: Any) -> Summary:
@@ -238,9 +260,11 @@ def _number(value: float) -> float | None:
 def _identity(models: Models, name: str) -> dict[str, Any]:
     return {
         "attack": name,
+        "options": asdict(_options(name, len(models.shadows.keys))),
         "study": models.shadows.store.fingerprint,
         "models": len(models.shadows.keys),
         "targets": len(models.targets.keys),
         "splits": CEILING_SPLITS[name],
+        "draws": ORACLE_DRAWS.get(name),
         "curve": list(CURVE),
     }

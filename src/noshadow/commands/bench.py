@@ -154,7 +154,7 @@ def _show_settings(settings: Mapping[str, Any], as_json: bool) -> None:
 
 
 def _show(result: Mapping[str, Any], saved: list[Path]) -> None:
-    """The first table of the paper for this setting, the ceiling and the paper's number beside ours."""
+    """The first table of the paper for this setting, the ceilings and the paper's number beside ours."""
     from noshadow.bench.measure import RECALLS
     from noshadow.bench.paper import TABLE_1
 
@@ -175,14 +175,15 @@ def _show(result: Mapping[str, Any], saved: list[Path]) -> None:
         printed = paper.get(name)
         theirs = "" if printed is None else f"{printed[0]:.1f}±{printed[1]:.0f}"
         table.add_row(name, *(_cell(row[key]) for key in RECALLS), f"{row['spearman']['mean']:.3f}", theirs)
-    ceiling = lira["ceiling"]
-    spearman = f"{ceiling['spearman']['mean']:.3f}"
-    table.add_row("noise ceiling", *(_cell(ceiling[key]) for key in RECALLS), spearman, "", style="dim")
+    for name, found in (("LiRA again", lira["ceiling"]), ("a perfect score", lira["oracle"])):
+        numbers = (*(_cell(found[key]) for key in RECALLS), f"{found['spearman']['mean']:.3f}")
+        table.add_row(name, *numbers, "", style="dim")
     console.print(table)
     seconds = result["seconds"]
     console.print(
         "1% at 5%: the 1 % most exposed, among the 5 % with the highest scores; paper: its number for that; 0.1%, 1%, "
-        "5%: as many are sought as kept.\n"
+        "5%: as many are sought as kept.\nLiRA again: half of its shadow models against the other half; a perfect "
+        "score: one that knows how exposed each record is, against so noisy a truth.\n"
         f"Core-seconds: {seconds['shadows']:.3g} to train the shadow models, {seconds['scores']:.2g} to score one "
         f"target, {seconds['speedup']:,.0f} times less.\nSaved: {saved[0]}"
         + (f" and {len(saved) - 1} figures beside it" if len(saved) > 1 else ""),

@@ -34,8 +34,8 @@ Likelihood = Callable[[Floats], Floats]
 
 GRID = 121  # values that a mixture may take
 STEPS = 150  # of EM
-SPREADS = np.geomspace(0.05, 20.0, 31)  # of normal distributions over the records, in errors of an estimate
-CLEAR = 10.0  # gain in log-likelihood from which a mixture is preferred to those
+SPREADS = np.geomspace(0.05, 20.0, 61)  # of normal distributions over the records, in errors of an estimate
+CLEAR = 3.0  # gain in log-likelihood from which records do differ
 SAMPLE = 20_000  # records, enough to estimate a distribution over them
 QUANTILES = 128  # models a side of a study without noise
 FLOOR = 1e-12  # smallest variance of a side, as a fraction of the variance over both
@@ -62,17 +62,19 @@ class Laws(NamedTuple):
         and quantiles of all kinds.
         """
         n_records = len(self.sd_in) // width
-        place = np.arange(2 * QUANTILES)[:, None] + rng.integers(0, 2 * QUANTILES, n_records)
-        pair = rng.permutation(2 * QUANTILES)[place % (2 * QUANTILES)]
+        places = np.arange(2 * QUANTILES, dtype=np.int16)  # small: these are arrays of all models by all records
+        place = places[:, None] + rng.integers(0, 2 * QUANTILES, n_records, dtype=np.int16)
+        pair = rng.permutation(places)[place % (2 * QUANTILES)]
         membership = pair < QUANTILES
         levels = ndtri((np.arange(QUANTILES) + 0.5) / QUANTILES)
-        turn = np.repeat(pair, width, axis=1) + rng.integers(0, QUANTILES, len(self.sd_in))
+        turn = np.repeat(pair, width, axis=1) + rng.integers(0, QUANTILES, len(self.sd_in), dtype=np.int16)
         quantiles = rng.permutation(levels / levels.std())[turn % QUANTILES]
         return self._signals(np.repeat(membership, width, axis=1), quantiles), membership
 
     def _signals(self, membership: Bools, standard: Floats) -> Floats:
-        spread = np.where(membership, self.sd_in, self.sd_out)
-        return np.where(membership, self.mean_in, self.mean_out) + spread * standard
+        standard *= np.where(membership, self.sd_in, self.sd_out)
+        standard += np.where(membership, self.mean_in, self.mean_out)
+        return standard
 
 
 class Posteriors(NamedTuple):
@@ -91,7 +93,8 @@ class Posteriors(NamedTuple):
         level = rng.random((len(self.cumulative), 1))
         point = np.minimum((self.cumulative < level).sum(1), len(self.grid) - 1)
         edges = np.concatenate([self.grid[:1], (self.grid[1:] + self.grid[:-1]) / 2.0, self.grid[-1:]])
-        return edges[point] + rng.random(len(point)) * (edges[point + 1] - edges[point])
+        drawn: Floats = edges[point] + rng.random(len(point)) * (edges[point + 1] - edges[point])
+        return drawn
 
 
 class Sides(NamedTuple):
@@ -234,8 +237,8 @@ def _distribution(likelihood: Floats, grid: Floats, middle: float, unit: float) 
     """Shares (G,) of the grid's values among the records, from their likelihoods (n, G).
 
     The best mixture fits any sample a little better than the truth does, by giving the few records at its ends values
-    of their own. So a normal distribution, down to one without spread, is preferred unless the mixture explains the
-    records clearly better.
+    of their own. Where that is no clear gain over records that are all alike, a normal distribution is taken instead,
+    the narrowest of which is all but that.
     """
     normals = np.gradient(grid) * np.exp(-0.5 * ((grid - middle) / (unit * SPREADS[:, None])) ** 2)
     normals /= normals.sum(1, keepdims=True)
@@ -243,6 +246,6 @@ def _distribution(likelihood: Floats, grid: Floats, middle: float, unit: float) 
     mixture = np.full(len(grid), 1.0 / len(grid))
     for _ in range(STEPS):
         mixture *= (1.0 / (likelihood @ mixture)) @ likelihood / len(likelihood)
-    clear = np.log(likelihood @ mixture).sum() - evidence.max() > CLEAR
-    shares: Floats = mixture if clear else normals[evidence.argmax()]
+    differ = np.log(likelihood @ mixture).sum() - evidence[0] > CLEAR
+    shares: Floats = mixture if differ else normals[evidence.argmax()]
     return shares

@@ -1,0 +1,197 @@
+"""What a number means: the attack as a score of itself, and a score that knows the truth behind the noise.
+
+``ceiling``: what the attack finds of its own truth when it is run again, from other models. It is no bound: a score of
+one model has not the noise of an attack with half of the models. ``oracle_ceiling``: what a perfect score would find,
+one that knows how exposed each record is. Nothing but luck is above it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from noshadow.errors import InputError, NoshadowWarning
+from noshadow.evaluate.ranking import ordering, recall
+from noshadow.evaluate.replica import population_of
+from noshadow.evaluate.targets import Metric, Summary
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+Models = npt.NDArray[np.intp]
+
+
+class Measured(Protocol):
+    """What the ceilings need of an attack's result."""
+
+    @property
+    def success_rate(self) -> Floats: ...
+    @property
+    def tiebreak(self) -> Floats: ...
+
+
+class Prediction(NamedTuple):
+    """A score and the truth that it is held against, both as ``ordering`` gives them, (N,)."""
+
+    score: Floats
+    truth: Floats
+
+
+def ceiling(
+    attack: Callable[[Models], Measured],
+    n_models: int,
+    metric: Metric = recall,
+    *,
+    members: Any = None,
+    splits: int = 10,
+    seed: int = 0,
+    **options: Any,
+) -> Summary:
+    """The attack again: what it scores as a predictor of itself, from disjoint halves of the models.
+
+    attack    called with the indices of some of the models, runs on them alone and returns its result:
+              ``lambda models: attacks.lira(signal[models], membership[models], variance=rule)``
+              with ``rule = attacks.lira_variance(n_models)``, that of all the models, for the halves too
+    members   (T, N) booleans: averaged over the members of each target; None: over all records
+    splits    random halvings; each half predicts the other, and the two are averaged
+
+    A predictor that reaches it is as good as running the attack again. Both halves are noisy and hold half the models:
+    a predictor without noise, or a truth from all the models, can do better; see ``oracle_ceiling``.
+
+    A record that too few models of a half have, or lack, is undecided there, as the attack leaves it: success rate
+    ½, separation 0. So few models say nothing of it, and the number should say so.
+    """
+    _require_same_attack(attack, n_models)
+    return over_predictions(metric, halves(attack, n_models, splits, seed), members, **options)
+
+
+def halves(
+    attack: Callable[[Models], Measured], n_models: int, splits: int = 10, seed: int = 0
+) -> list[tuple[Prediction, Prediction]]:
+    """For each random halving of the models: the first half's result predicting the second's, and the reverse."""
+    if n_models < 8:
+        raise InputError(f"n_models: {n_models}; two halves of at least 4 models are needed")
+    if splits < 1:
+        raise InputError(f"splits: expected 1 or more, got {splits}")
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(splits):
+        models = rng.permutation(n_models)
+        first, second = (_ranked(attack, np.sort(half)) for half in (models[: n_models // 2], models[n_models // 2 :]))
+        found.append((Prediction(first, second), Prediction(second, first)))
+    return found
+
+
+def oracle_ceiling(
+    attack: Callable[[Floats, Bools], Measured],
+    signal: Any,
+    membership: Any,
+    metric: Metric = recall,
+    *,
+    members: Any = None,
+    draws: int | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> Summary:
+    """A perfect score: what one that knows how exposed each record is would reach against so noisy a truth.
+
+    attack      called with signals (K, N) and membership (K, N), returns its result:
+                ``lambda signal, membership: attacks.lira(signal, membership, variance=rule)``
+    signal      (K, N), or (K, N, q): what the models say of each record, about normal on both sides. For squared error
+                that is the prediction, not its loss; then ``attack`` computes the loss
+    membership  (K, N) booleans
+    members     (T, N) booleans: averaged over the members of each target; None: over all records
+    draws       how many studies are simulated; None: 100,000 records in all, in 3 studies at least and 20 at most
+
+    A parametric bootstrap. How exposed each record truly is remains unknown, but not how much records differ: laws are
+    drawn for them that differ as those of the study do (``noshadow.evaluate.replica``), and a study of as many models
+    is simulated from them and attacked. The perfect score is the attack's verdict on the laws themselves. No score of
+    the records does better, up to noise, as far as signals are normal and independent from model to model.
+    """
+    return over_predictions(metric, oracle(attack, signal, membership, draws, seed), members, **options)
+
+
+def oracle(
+    attack: Callable[[Floats, Bools], Measured],
+    signal: Any,
+    membership: Any,
+    draws: int | None = None,
+    seed: int = 0,
+) -> list[tuple[Prediction]]:
+    """For each simulated study: the attack on the records' laws predicting the attack on the study."""
+    x, inside = np.asarray(signal, dtype=np.float64), np.asarray(membership).astype(bool)
+    if inside.ndim != 2 or x.shape[:2] != inside.shape or x.ndim > 3 or 0 in x.shape:
+        raise InputError(
+            f"signal, membership: expected shapes (K, N) or (K, N, q), and (K, N), got {x.shape}, {inside.shape}"
+        )
+    if not np.isfinite(x).all():
+        raise InputError("signal: NaN or infinite values; leave out the models that diverged")
+    n_models, n_records = inside.shape
+    times = enough_draws(n_records) if draws is None else draws
+    if times < 1:
+        raise InputError(f"draws: expected 1 or more, got {draws}")
+    width = x.size // inside.size
+    population = population_of(x.reshape(n_models, -1), np.repeat(inside, width, axis=1))
+    found = []
+    for draw in range(times):
+        rng = np.random.default_rng([seed, draw])
+        laws = population.draw(rng)
+        # which models have a record is no part of its exposure, and no score knows it: dealt anew
+        dealt = inside[:, rng.permutation(n_records)]
+        noisy = laws.study(np.repeat(dealt, width, axis=1), rng).reshape(x.shape)
+        without_noise, everywhere = laws.study_without_noise(rng, width)
+        exact = without_noise.reshape(-1, *x.shape[1:])
+        found.append((Prediction(_ranked(attack, exact, everywhere), _ranked(attack, noisy, dealt)),))
+    return found
+
+
+def enough_draws(n_records: int) -> int:
+    """Studies of so many records to simulate: where records are few, so are those that a recall is about."""
+    return min(max(100_000 // n_records, 3), 20)
+
+
+def over_predictions(
+    metric: Metric, predictions: Sequence[Sequence[Prediction]], members: Any = None, **options: Any
+) -> Summary:
+    """``metric`` of the predictions of each halving or draw, averaged over them and over the members of each target."""
+    values = []
+    for together in predictions:
+        n_records = len(together[0].truth)
+        masks = np.ones((1, n_records), dtype=bool) if members is None else np.asarray(members, dtype=bool)
+        if masks.ndim != 2 or masks.shape[1] != n_records:
+            raise InputError(f"members: expected shape (T, {n_records}), targets by records, got {masks.shape}")
+        values.append(
+            np.mean([metric(score[mask], truth[mask], **options) for score, truth in together for mask in masks])
+        )
+    return Summary(np.array(values))
+
+
+def _ranked(attack: Callable[..., Measured], *arguments: Any) -> Floats:
+    """The records as an attack orders them; that it leaves some undecided is part of what is measured."""
+    with _quietly():
+        found = attack(*arguments)
+    return ordering(found.success_rate, found.tiebreak)
+
+
+def _require_same_attack(attack: Callable[[Models], Measured], n_models: int) -> None:
+    """Where the number of models chooses how they are attacked, it must not choose anew for the halves."""
+    if n_models < 8:
+        return
+    with _quietly():
+        names = [getattr(attack(np.arange(n)), "attack", None) for n in (n_models, n_models // 2)]
+    if names[0] != names[1]:
+        raise InputError(
+            f"attack: {names[0]!r} with all {n_models} models, but {names[1]!r} with half of them; "
+            f"state the choice, e.g. variance=attacks.lira_variance({n_models})"
+        )
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoshadowWarning)
+        yield

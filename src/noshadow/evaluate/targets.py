@@ -1,0 +1,135 @@
+"""A metric over the members of many target models, and whether two scores differ in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from noshadow.errors import InputError
+
+Floats = npt.NDArray[np.float64]
+Metric = Callable[..., float]
+
+
+@dataclass(frozen=True, eq=False)
+class Summary:
+    """A metric over targets or splits: values, mean and sample standard deviation (NaN for one)."""
+
+    values: Floats
+
+    @property
+    def mean(self) -> float:
+        return float(self.values.mean())
+
+    @property
+    def std(self) -> float:
+        return float(self.values.std(ddof=1)) if len(self.values) > 1 else float("nan")
+
+    def __str__(self) -> str:
+        return f"{self.mean:.4f} ± {self.std:.4f}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """metric(first) − metric(second) with a bootstrap interval; p_value is two-sided for "no difference"."""
+
+    difference: float
+    low: float
+    high: float
+    p_value: float
+
+
+def over_targets(
+    metric: Metric, scores: Any, truth: Any, members: Any, *, tiebreak: Any = None, **options: Any
+) -> Summary:
+    """``metric`` over the members of each target: scores and members (T, N), truth and tiebreak (N,) or (T, N)."""
+    score, inside, target, breaks = _targets(scores, members, truth, tiebreak)
+    values = []
+    for row, mask in enumerate(inside):
+        more = {} if breaks is None else {"tiebreak": breaks[row, mask]}
+        values.append(metric(score[row, mask], target[row, mask], **more, **options))
+    return Summary(np.array(values))
+
+
+def paired_bootstrap(
+    metric: Metric,
+    first: Any,
+    second: Any,
+    truth: Any,
+    members: Any = None,
+    *,
+    unit: Literal["records", "targets"] = "records",
+    tiebreak: Any = None,
+    draws: int = 1000,
+    confidence: float = 0.95,
+    seed: int = 0,
+    **options: Any,
+) -> Comparison:
+    """Whether two scores differ: metric(first) − metric(second), both on the same resamples.
+
+    first, second    (n,) of one target, or (T, N) with ``members`` (T, N), the mean over targets being compared
+    truth, tiebreak  (N,), or (T, N) where each target has its own
+    unit             "records": resample records, the same for both scores and all targets
+                     "targets": resample targets, whose metrics are computed once
+    """
+    if unit not in ("records", "targets"):
+        raise InputError(f"unit: {unit!r} is not one of 'records', 'targets'")
+    if draws < 1 or not 0.0 < confidence < 1.0:
+        raise InputError(f"draws, confidence: expected 1 or more and a probability, got {draws!r}, {confidence!r}")
+    a = np.atleast_2d(np.asarray(first, dtype=np.float64))
+    mask = np.ones(a.shape, dtype=bool) if members is None else members
+    a, inside, target, breaks = _targets(a, mask, truth, tiebreak)
+    b = np.atleast_2d(np.asarray(second, dtype=np.float64))
+    if a.shape != b.shape:
+        raise InputError(f"second: shape {b.shape}, but first has {a.shape}")
+
+    def differences(rows: npt.NDArray[np.intp]) -> Floats:
+        found = []
+        for row, mask in enumerate(inside):
+            chosen = rows[mask[rows]]
+            more = {} if breaks is None else {"tiebreak": breaks[row, chosen]}
+            values = [metric(score[row, chosen], target[row, chosen], **more, **options) for score in (a, b)]
+            found.append(values[0] - values[1])
+        return np.array(found)
+
+    n_targets, n = a.shape
+    observed = differences(np.arange(n))
+    if unit == "targets" and n_targets < 2:
+        raise InputError("unit: 'targets' needs two targets or more; use unit='records'")
+    rng = np.random.default_rng(seed)
+    if unit == "targets":
+        drawn = observed[rng.integers(0, n_targets, (draws, n_targets))].mean(1)
+    else:
+        drawn = np.array([differences(rng.integers(0, n, (n,))).mean() for _ in range(draws)])
+    low, high = np.quantile(drawn, [(1.0 - confidence) / 2.0, (1.0 + confidence) / 2.0])
+    tail = min((drawn <= 0).sum(), (drawn >= 0).sum())
+    p_value = min(1.0, 2.0 * (tail + 1) / (draws + 1))
+    return Comparison(float(observed.mean()), float(low), float(high), float(p_value))
+
+
+def _targets(
+    scores: Any, members: Any, truth: Any, tiebreak: Any
+) -> tuple[Floats, npt.NDArray[np.bool_], Floats, Floats | None]:
+    """Scores, members, truth and tiebreak, all (T, N)."""
+    score, inside = np.asarray(scores, dtype=np.float64), np.asarray(members)
+    if score.ndim != 2 or inside.shape != score.shape:
+        raise InputError(
+            f"scores: expected shape (T, N), targets by records, that of members, got {score.shape}, {inside.shape}"
+        )
+    inside = inside.astype(bool)
+    empty = np.flatnonzero(~inside.any(1))
+    if len(empty):
+        raise InputError(f"members: target {empty[0]} has none")
+
+    def of_each_target(values: Any, name: str) -> Floats:
+        found = np.asarray(values, dtype=np.float64)
+        if found.shape not in (score.shape, score.shape[1:]):
+            raise InputError(f"{name}: expected shape {score.shape[1:]} or {score.shape}, got {found.shape}")
+        return np.broadcast_to(found, score.shape)
+
+    breaks = None if tiebreak is None else of_each_target(tiebreak, "tiebreak")
+    return score, inside, of_each_target(truth, "truth"), breaks

@@ -10,7 +10,7 @@ from sklearn.metrics import balanced_accuracy_score
 
 from noshadow import attacks
 from noshadow.attacks.result import calibrate
-from noshadow.errors import InputError
+from noshadow.errors import InputError, NoshadowWarning
 from tests.attack_definitions import balanced_rates, counterpart, half_splits
 
 
@@ -196,3 +196,51 @@ def test_threshold_bad_input_is_named(options, message):
         attacks.threshold(
             **{"outputs": logits, "membership": membership, "targets": targets, "head": "softmax", **options}
         )
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_outputs_that_cannot_be_squared_or_told_apart_are_refused(size):
+    outputs, membership, targets = regression(15)
+    for attack in (
+        lambda: attacks.threshold(outputs * size, membership, targets * size, "squared"),
+        lambda: attacks.shokri(outputs * size, membership, targets * size, "squared"),
+        lambda: attacks.signal(outputs * size, targets * size, "squared"),
+    ):
+        with pytest.raises(InputError, match=r"outputs: residuals up to .* cannot be squared; divide"):
+            attack()
+    signed = attacks.signal(outputs * size, targets * size, "squared", "signed_residual")
+    plain = attacks.signal(outputs, targets, "squared", "signed_residual")
+    rates = [attacks.lira(s, membership, members="either").success_rate for s in (signed, plain)]
+    np.testing.assert_array_equal(*rates)
+
+
+def test_logits_that_give_one_number_for_all_are_refused():
+    logits, membership, targets = study(16)
+    for statistic in ("loss", "class_loss", "entropy", "output_gradient_norm"):
+        with pytest.raises(InputError, match=f"outputs: the {statistic} is the same for all models and records"):
+            attacks.threshold(1e-200 * logits, membership, targets, "softmax", statistic)
+    with pytest.raises(InputError, match="outputs: nothing that the classifiers read"):
+        attacks.shokri(1e-200 * logits, membership, targets, "softmax")
+    with pytest.raises(InputError, match="outputs: what the classifiers read of them is as large as"):
+        attacks.shokri(1e200 * logits, membership, targets, "softmax")
+    assert attacks.threshold(1e200 * logits, membership, targets, "softmax").success_rate.mean() > 0.6
+
+
+@pytest.mark.parametrize("attack", ["threshold", "gradient", "shokri"])
+def test_records_of_all_or_no_models_are_undecided_and_named(attack):
+    logits, membership, targets = study(17)
+    membership[:, 3], membership[:, 8] = True, False
+    run = {
+        "threshold": lambda z, m, y: attacks.threshold(z, m, y, "softmax", "class_loss"),
+        "gradient": lambda z, m, y: attacks.threshold(
+            z, m, y, "softmax", "gradient_norm", feature_norms=np.ones(m.shape)
+        ),
+        "shokri": lambda z, m, y: attacks.shokri(z, m, y, "softmax", "logistic", folds=2),
+    }[attack]
+    with pytest.warns(NoshadowWarning, match="member of all models in rows 3, 8 .*undecided"):
+        result = run(logits, membership, targets)
+    others = ~np.isin(np.arange(120), [3, 8])
+    alone = run(logits[:, others], membership[:, others], targets[others])
+    np.testing.assert_array_equal(result.success_rate[others], alone.success_rate)
+    np.testing.assert_array_equal(result.success_rate[[3, 8]], 0.5)
+    assert np.isfinite(list(result.summary().values())).all()

@@ -151,9 +151,9 @@ class TestEpsilonLowerBound:
         assert attacks.epsilon_lower_bound(rng.normal(size=5000) + 4.0 * bits, bits) > 0.5
 
     def test_null_rate_of_a_whole_attack(self, capsys):
-        """1,000 null studies through LiRA online, whose targets and records depend on each other."""
+        """500 null studies through LiRA online, whose targets and records depend on each other."""
         claims = {"median over targets": 0, "first target": 0}
-        for seed in range(1000):
+        for seed in range(500):
             rng = np.random.default_rng(seed)
             membership = half_splits(rng, 12, 100, fewest=2)
             common = rng.normal(size=(12, 1))  # models differ as a whole: records of a model are dependent
@@ -161,8 +161,8 @@ class TestEpsilonLowerBound:
             claims["median over targets"] += result.epsilon_lower_bound() > 0
             claims["first target"] += attacks.epsilon_lower_bound(result.scores[0], membership[0]) > 0
         with capsys.disabled():
-            print(f"\nnull rates of the ε bound through LiRA, of 1,000: {claims}")
-        assert max(claims.values()) <= 50
+            print(f"\nnull rates of the ε bound through LiRA, of 500: {claims}")
+        assert max(claims.values()) <= 25
 
     @pytest.mark.parametrize("epsilon", [0.5, 2.0])
     def test_randomised_response_is_bounded_and_found(self, epsilon):

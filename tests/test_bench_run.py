@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 from sklearn.linear_model import Ridge
 from typer.testing import CliRunner
 
-from noshadow import evaluate
+from noshadow import attacks, evaluate
 from noshadow.bench import measure, models
 from noshadow.bench.measure import CURVE, RECALLS
 from noshadow.bench.setting import Pool, all_settings, find_settings
@@ -28,6 +28,7 @@ from noshadow.cli import app
 from noshadow.errors import InputError
 from noshadow.scores import SCORES
 from noshadow.shadow import TorchTrainer
+from tests.attack_definitions import half_splits
 from tests.bench_data import write_data, write_image_backbone, write_text_backbone
 
 SETTINGS = sorted(all_settings())
@@ -301,3 +302,36 @@ def test_part_of_a_pool():
     assert part.targets.tolist() == [2, 0]
     assert part.shown is not None
     assert part.shown.tolist() == ["c", "a"]
+
+
+def test_halves_are_attacked_with_the_variance_of_the_whole(place):
+    """24 shadow models have a variance for each record; "auto" would give their halves of 12 one for all."""
+    setting = all_settings()["california-ridge"]
+    scale = replace(setting.scales["smoke"], shadows=24)
+    source = DataSource(place / "data", place / "cache")
+    models = train_models(setting, scale, source, place / "halves", 0, engine="serial")
+    found = measure.find_truths(setting, models, place / "halves")["lira"].ceiling
+    signal = attacks.signal(models.shadows.outputs, models.pool.targets, "squared")
+    inside = models.shadows.membership
+
+    def ceiling(variance):
+        def attack(rows):
+            return attacks.lira(signal[rows], inside[rows], variance=variance, members="lower")
+
+        return evaluate.over_predictions(evaluate.spearman, evaluate.halves(attack, 24), models.targets.membership)
+
+    assert found["spearman"]["values"] == pytest.approx(ceiling("per_sample").values.tolist())
+    assert found["spearman"]["values"] != pytest.approx(ceiling("fixed").values.tolist())
+
+
+def test_the_signal_of_classes_is_simulated_as_a_logit():
+    """A logistic head on class 1 has the signal of a softmax head: the simulated attack is the attack itself."""
+    rng = np.random.default_rng(0)
+    outputs, targets = rng.normal(size=(16, 60, 4)), rng.integers(0, 4, 60)
+    inside = half_splits(rng, 16, 60)
+    phi = attacks.signal(outputs, targets, "softmax")
+    for name in measure.ORACLE_DRAWS:
+        options = measure._options(name, 16)
+        whole = measure.run_attack(outputs, inside, targets, "softmax", options)
+        again = measure.run_attack(phi, inside, np.ones(60, dtype=int), "logistic", options)
+        np.testing.assert_allclose(again.scores, whole.scores, atol=1e-12)

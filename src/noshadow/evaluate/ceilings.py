@@ -105,7 +105,7 @@ def oracle_ceiling(
                 that is the prediction, not its loss; then ``attack`` computes the loss
     membership  (K, N) booleans
     members     (T, N) booleans: averaged over the members of each target; None: over all records
-    draws       how many studies are simulated; None: 100,000 records in all, in 3 studies at least and 50 at most
+    draws       how many studies are simulated; None: 100,000 records in all, in 3 studies at least and 20 at most
 
     A parametric bootstrap. How exposed each record truly is remains unknown, but not how much records differ: laws are
     drawn for them that differ as those of the study do (``noshadow.evaluate.replica``), and a study of as many models
@@ -151,7 +151,7 @@ def oracle(
 
 def enough_draws(n_records: int) -> int:
     """Studies of so many records to simulate: where records are few, so are those that a recall is about."""
-    return min(max(100_000 // n_records, 3), 50)
+    return min(max(100_000 // n_records, 3), 20)
 
 
 def over_predictions(

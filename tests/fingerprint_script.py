@@ -149,7 +149,7 @@ def closure():
     table = np.arange(6.0)  # change: array in the closure
 
     def train(members, seed):
-        shift = lambda x: x + used_in_lambda[0] + mutual(3) + cached(2)  # noqa: E731
+        shift = lambda x: x + used_in_lambda[0] + mutual(3) + cached(2)  # noqa: E731  a lambda is what is tested
         scale = sum([used_in_comprehension * weight for _ in range(2)])
         things = (estimator, scaler, tree, namespace, sparse, dataset, names, plain, slotted, size, frame, generator)
         assert things

@@ -164,7 +164,7 @@ LOCK = threading.Lock()
 
 class Holder:
     def __init__(self):
-        self.file = open(__file__)  # noqa: SIM115
+        self.file = open(__file__)  # noqa: SIM115  an open file is what is refused
 
     def __del__(self):
         self.file.close()

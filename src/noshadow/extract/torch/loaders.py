@@ -257,7 +257,7 @@ def undisturbed() -> Iterator[None]:
         yield
     finally:
         random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
+        np.random.set_state(states[1])  # noqa: NPY002  as above
         torch.set_rng_state(states[2])
 
 

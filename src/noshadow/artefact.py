@@ -27,6 +27,8 @@ from safetensors.numpy import load, save
 
 from noshadow.files import write_bytes
 
+__all__ = ["FORMAT", "Arrays", "Artefact", "UnusableArtefact", "read_artefact", "write_artefact"]
+
 FORMAT = "1"
 Arrays = dict[str, NDArray[Any]]
 _MARK = b'"sha256":"'  # a quotation mark inside of metadata is escaped, so that these bytes stand there once

@@ -25,8 +25,11 @@ from noshadow.errors import InputError, NoshadowWarning
 from noshadow.extract import Extracted, extract
 from noshadow.layer import LastLayer
 from noshadow.objective import Objective
+from noshadow.progress import Progress
 from noshadow.scoring import score_with_diagnostics
 from noshadow.tables import save_table
+
+__all__ = ["Audit", "audit"]
 
 _PREFERENCE = ("leave_one_out", "newton", "influence", "loss")
 
@@ -122,7 +125,7 @@ def audit(
     full_step: bool = False,
     batch_size: int = 256,
     memory: float = DEFAULT_MEMORY,
-    progress: bool | None = None,
+    progress: Progress = None,
 ) -> Audit:
     """Score every training record of a trained model.
 
@@ -144,6 +147,9 @@ def audit(
     scores           names of scores; None: all that apply
     trace            (epochs, n): the loss of each record after each epoch, for ``mean_trace`` and ``trace_iqr``
     full_step        score the heads that one more Newton step would give (see ``noshadow.score``)
+    batch_size       records in a forward pass of a torch module
+    memory           working memory in GiB
+    progress         a bar or none, or a function that is told; None: a bar where stderr is a terminal
     """
     objective = Objective(
         head, loss, ridge, weight_decay, sample_weight, class_weight, label_smoothing, optimizer=optimizer

@@ -16,6 +16,8 @@ from noshadow.commands.demo import demo
 from noshadow.commands.score import score
 from noshadow.commands.theory import theory_app
 
+__all__ = ["app", "main", "options"]
+
 app = typer.Typer(
     name="noshadow",
     help="Which training records can a membership-inference attacker expose? From one trained model, without shadow "

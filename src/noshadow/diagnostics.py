@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from noshadow.errors import name_rows
 from noshadow.layer import LastLayer
 
+__all__ = ["Diagnostics", "concerns"]
+
 _LINEAR = 0.02
 _STATIONARY = 1.0  # leftover gradients, in those of a typical record, that are not worth a word
 _UNRELATED = -2.0  # standard errors by which halved outputs fit better; training makes it positive, one outlier −1

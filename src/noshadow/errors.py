@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+__all__ = ["FileError", "InputError", "MissingExtra", "NoshadowWarning", "missing_extra", "name_rows"]
+
 
 class InputError(ValueError):
     """Something that was passed in cannot be used: ``argument: what is wrong with it, where, and what to do``."""

@@ -15,6 +15,19 @@ from pathlib import Path
 
 from noshadow.errors import FileError, InputError
 
+__all__ = [
+    "EVERYONE",
+    "OWNER_ONLY",
+    "OWNER_ONLY_FOLDER",
+    "atomic_path",
+    "check_output",
+    "check_writable",
+    "file_digest",
+    "private_folder",
+    "write_bytes",
+    "write_text",
+]
+
 OWNER_ONLY, OWNER_ONLY_FOLDER = 0o600, 0o700
 EVERYONE = 0o666  # less what the umask takes away
 

@@ -34,6 +34,20 @@ from torch import Tensor
 from noshadow.errors import InputError
 from noshadow.triangles import packed_outer, packed_size
 
+__all__ = [
+    "HEADS",
+    "Head",
+    "HeadName",
+    "Logistic",
+    "MultiLabel",
+    "SmoothedSoftmax",
+    "Softmax",
+    "SquaredError",
+    "complement_basis",
+    "get_head",
+    "make_head",
+]
+
 _HARMLESS = 30.0  # exp of this is far from overflow
 HeadName = Literal["squared", "logistic", "softmax"]
 

@@ -20,6 +20,8 @@ from noshadow.targets import check_targets
 from noshadow.tensors import as_floats, as_tensor
 from noshadow.weights import check_class_weight, check_sample_weight, record_weights, weights_of_classes
 
+__all__ = ["LastLayer", "read_class_weight"]
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LastLayer:

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from noshadow.errors import InputError
 
+__all__ = ["Loss", "read_loss"]
+
 _NAMES: dict[str, tuple[str, ...]] = {
     "mse": ("squared",),
     "squarederror": ("squared",),

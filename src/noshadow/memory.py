@@ -8,6 +8,8 @@ from pathlib import Path
 
 from noshadow.errors import InputError
 
+__all__ = ["GIB", "free_memory", "require_free_memory"]
+
 GIB = 2.0**30
 _SYSTEM = Path("/proc/meminfo")
 _GROUP = Path("/sys/fs/cgroup")

@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 from noshadow.errors import FileError
 from noshadow.memory import GIB, free_memory
 
+__all__ = ["CHUNK", "Arrays", "read_npy", "read_npz"]
+
 CHUNK = 2**22
 Arrays = dict[str, NDArray[Any]]
 

@@ -19,6 +19,8 @@ from noshadow.optimizers import read_optimizer
 from noshadow.targets import check_targets
 from noshadow.tensors import as_tensor
 
+__all__ = ["Objective", "ridge_of_weight_decay"]
+
 
 @dataclass(frozen=True, eq=False)
 class Objective:

@@ -17,6 +17,8 @@ from torch.optim import Optimizer
 
 from noshadow.errors import InputError
 
+__all__ = ["PENALISED", "SCALED", "Decay", "read_optimizer"]
+
 PENALISED = ("sgd", "asgd", "lbfgs", "closed_form")
 SCALED = (
     *("adam", "adamw", "adamax", "nadam", "radam", "sparseadam", "adagrad", "adadelta", "rmsprop", "rprop"),

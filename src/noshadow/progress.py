@@ -1,11 +1,30 @@
-"""Progress bars for people: on stderr, on a terminal, for anything that may take more than a few seconds."""
+"""Progress, one convention: whatever may take more than a few seconds has an argument ``progress``.
+
+    None          a bar on stderr, where that is a terminal
+    True, False   a bar, no bar
+    a function    is called as ``progress(stage, done, total)`` with each step, and draws what it likes
+
+Only this module draws. Work inside work that shows a bar shows none of its own.
+"""
 
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
+
+__all__ = ["Advance", "Progress", "Report", "progress_bar"]
+
+
+class Report(Protocol):
+    """Is told how far a stage is: ``done`` of ``total`` records, models or bytes; a total of None is not known."""
+
+    def __call__(self, stage: str, done: float, total: float | None) -> None: ...
+
+
+Progress = Report | bool | None
 
 
 class Advance(Protocol):
@@ -14,17 +33,46 @@ class Advance(Protocol):
     def __call__(self, steps: float = 1) -> None: ...
 
 
+_drawing = threading.Lock()
+"""Held while a bar is on the screen: a terminal has room for one."""
+
+
 @contextmanager
 def progress_bar(
-    title: str, total: int | None, show: bool | None = None, in_bytes: bool = False, done: int = 0
+    title: str, total: int | None, progress: Progress = None, in_bytes: bool = False, done: int = 0
 ) -> Iterator[Advance]:
-    """A bar with a count, a percentage and the time left. ``show=None``: only where stderr is a terminal.
+    """A stage of work: what it yields is called with each step, and shown or reported as ``progress`` says.
 
     ``done`` of the steps were done before; the time left is not reckoned from them.
     """
-    if not (sys.stderr.isatty() if show is None else show):
+    if callable(progress):
+        yield _reporting(title, total, progress, done)
+        return
+    wanted = sys.stderr.isatty() if progress is None else progress
+    if not (wanted and _drawing.acquire(blocking=False)):
         yield lambda steps=1: None
         return
+    try:
+        with _bar(title, total, in_bytes, done) as advance:
+            yield advance
+    finally:
+        _drawing.release()
+
+
+def _reporting(title: str, total: int | None, report: Report, done: float) -> Advance:
+    report(title, done, total)
+
+    def advance(steps: float = 1) -> None:
+        nonlocal done
+        done += steps
+        report(title, done, total)
+
+    return advance
+
+
+@contextmanager
+def _bar(title: str, total: int | None, in_bytes: bool, done: int) -> Iterator[Advance]:
+    """A bar with a count, a percentage and the time left."""
     from rich.console import Console  # not for a worker process, which shows nothing
     from rich.progress import (
         BarColumn,

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from noshadow.heads import Head
 
+__all__ = ["Records"]
+
 
 @dataclass(frozen=True, eq=False)
 class Records:

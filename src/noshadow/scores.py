@@ -30,6 +30,26 @@ from noshadow.heads import Head
 from noshadow.records import Records
 from noshadow.trace import Trace
 
+__all__ = [
+    "SCORES",
+    "Known",
+    "Need",
+    "Present",
+    "Score",
+    "applicable",
+    "entropy",
+    "gradient_norm",
+    "influence",
+    "leave_one_out",
+    "leverage",
+    "loss",
+    "mean_trace",
+    "newton",
+    "output_gradient_norm",
+    "resolve",
+    "trace_iqr",
+]
+
 
 class Present(NamedTuple):
     """The head that a record is part of: outputs (c, m), gradient g and pull g' (c, r)."""

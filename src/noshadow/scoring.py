@@ -15,9 +15,11 @@ from noshadow.curvature import DEFAULT_MEMORY, Curvature, build_curvature
 from noshadow.diagnostics import Diagnostics, concerns
 from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.layer import LastLayer
-from noshadow.progress import progress_bar
+from noshadow.progress import Progress, progress_bar
 from noshadow.scores import SCORES, Known, Need, resolve
 from noshadow.trace import Trace
+
+__all__ = ["given", "score", "score_with_diagnostics"]
 
 _PLAIN_CHUNK = 65_536  # records at a time where no curvature is needed
 
@@ -30,7 +32,7 @@ def score(
     curvature: str = "auto",
     full_step: bool = False,
     memory: float = DEFAULT_MEMORY,
-    progress: bool | None = None,
+    progress: Progress = None,
 ) -> pd.DataFrame:
     """Score every record of a layer: a row per record, a column per score.
 
@@ -43,7 +45,7 @@ def score(
                without it: their size at convergence, for a head that stopped short of it. An attack sees the head as
                it is: to rank records, leave it out
     memory     working memory in GiB
-    progress   show a bar; None: where stderr is a terminal
+    progress   a bar or none, or a function that is told; None: a bar where stderr is a terminal (``noshadow.progress``)
     """
     frame, diagnostics = score_with_diagnostics(
         layer, scores, trace, curvature=curvature, full_step=full_step, memory=memory, progress=progress
@@ -61,7 +63,7 @@ def score_with_diagnostics(
     curvature: str = "auto",
     full_step: bool = False,
     memory: float = DEFAULT_MEMORY,
-    progress: bool | None = None,
+    progress: Progress = None,
 ) -> tuple[pd.DataFrame, Diagnostics]:
     """The scores and what was found on the way, without warnings."""
     remembered = None if trace is None else Trace.of(trace, layer.n)

@@ -17,6 +17,8 @@ import pyarrow.parquet as pq
 
 from noshadow.files import atomic_path, check_output, write_text
 
+__all__ = ["METADATA_KEY", "STARTS_A_FORMULA", "TABLES", "save_table", "without_formulas"]
+
 METADATA_KEY = "noshadow"
 """Where the facts lie in the schema of a parquet file, as JSON."""
 TABLES = (".parquet", ".csv")

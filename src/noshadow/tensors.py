@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,14 @@ import torch
 from torch import Tensor
 
 from noshadow.errors import InputError
+
+__all__ = ["as_floats", "as_tensor", "is_pandas"]
+
+
+def is_pandas(values: Any) -> bool:
+    """Whether it is a frame or a series. Where pandas was never imported nothing is, and it need not be for this."""
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(values, (pandas.DataFrame, pandas.Series))
 
 
 def as_tensor(values: Any, name: str) -> Tensor:

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+__all__ = ["packed_outer", "packed_outer_tiles", "packed_size", "positions", "triangle", "unpack"]
+
 
 def packed_size(r: int) -> int:
     """Entries in the upper triangle of an r×r matrix."""

@@ -20,6 +20,8 @@ from torch import Tensor
 
 from noshadow.errors import InputError, name_rows
 
+__all__ = ["check_class_weight", "check_sample_weight", "record_weights", "weights_of_classes"]
+
 
 def check_sample_weight(weights: Tensor, n: int) -> Tensor:
     """(n,) finite weights ≥ 0 in float64; a record of weight 0 took no part in training."""

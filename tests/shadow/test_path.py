@@ -47,7 +47,7 @@ def test_workers_of_a_command_run_nothing_of_the_current_folder(tmp_path, foreig
 
 def test_nor_in_an_interactive_session_that_used_nothing_from_there(tmp_path, foreign):
     """``python -c`` has the current folder first on its path; here it is taken off before anything is imported."""
-    code = "import sys\nsys.path.remove('')\n" + TRAIN + "from noshadow import shadow\nsys.path.insert(0, '')\n"
+    code = "import sys\nsys.path.remove('')\n" + TRAIN + "from noshadow.shadow import Study\nsys.path.insert(0, '')\n"
     code += STUDY.format(imports="", train="train", store=str(tmp_path / "store"))
     run("-c", code, cwd=foreign)
     assert not (tmp_path / "mark").exists()

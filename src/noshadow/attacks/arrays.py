@@ -19,6 +19,23 @@ from torch import Tensor
 from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.tensors import as_floats, as_tensor
 
+__all__ = [
+    "CHUNK_BYTES",
+    "MIN_MODELS",
+    "Bools",
+    "Floats",
+    "as_membership",
+    "as_models_by_records",
+    "attackable",
+    "column_chunks",
+    "models_in",
+    "one_thread",
+    "require_choice",
+    "require_finite",
+    "require_variety",
+    "to_numpy",
+]
+
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 

@@ -23,6 +23,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+__all__ = ["counterparts"]
+
 
 def counterparts(member: Tensor) -> Tensor:
     """For each target and record the model on the record's other side that is left out with it, (K, c) indices.

@@ -36,6 +36,8 @@ from noshadow.attacks.arrays import Bools, Floats, to_numpy
 from noshadow.errors import InputError
 from noshadow.tensors import as_floats, as_tensor
 
+__all__ = ["FRACTIONS", "epsilon_lower_bound"]
+
 FRACTIONS = (0.5, 0.1, 0.01, 0.001)
 
 

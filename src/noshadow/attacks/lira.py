@@ -41,6 +41,22 @@ from noshadow.attacks.moments import Side, centred, sides, units
 from noshadow.attacks.result import AttackResult, conclude, undecided_elsewhere
 from noshadow.errors import InputError, NoshadowWarning, name_rows
 
+__all__ = [
+    "DOMINATED",
+    "FLOOR",
+    "MANY_MODELS",
+    "Center",
+    "Fit",
+    "Members",
+    "Variance",
+    "Variant",
+    "gaussian_nll",
+    "leave_one_out_scatter",
+    "lira",
+    "lira_variance",
+    "medians",
+]
+
 Variant = Literal["online", "offline", "offline_two_sided"]
 Variance = Literal["per_sample", "fixed", "auto"]
 Center = Literal["mean", "median"]

@@ -18,6 +18,8 @@ from noshadow.attacks.arrays import Floats, to_numpy
 from noshadow.errors import InputError
 from noshadow.tensors import as_floats, as_tensor
 
+__all__ = ["RocCurve", "auc", "roc", "tpr_at_fpr"]
+
 
 @dataclass(frozen=True, eq=False)
 class RocCurve:

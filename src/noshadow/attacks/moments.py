@@ -13,6 +13,8 @@ from torch import Tensor
 
 from noshadow.attacks.arrays import Floats, column_chunks, to_numpy
 
+__all__ = ["Side", "centred", "separation", "separations", "sides", "units"]
+
 
 class Side(NamedTuple):
     """The models on one side of each record, (c,) each."""

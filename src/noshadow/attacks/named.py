@@ -15,6 +15,8 @@ from noshadow.errors import InputError
 from noshadow.heads import get_head
 from noshadow.tensors import as_tensor
 
+__all__ = ["OPTIONS", "Options", "run_attack"]
+
 OPTIONS = {"lira": ("variant", "variance", "signal"), "rmia": ("variant",), "shokri": ("folds",)}
 """The attacks, and which options each has."""
 

@@ -17,10 +17,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -30,6 +29,23 @@ from noshadow.attacks.counterpart import counterparts
 from noshadow.attacks.epsilon import epsilon_lower_bound
 from noshadow.attacks.metrics import RocCurve, roc
 from noshadow.attacks.moments import separations
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "CALIBRATION_PAIRS",
+    "CANDIDATES",
+    "CLEAR",
+    "MIXED",
+    "AttackResult",
+    "balanced_rate",
+    "calibrate",
+    "conclude",
+    "decide",
+    "right_by_side",
+    "undecided_elsewhere",
+]
 
 CANDIDATES = 255  # thresholds tried by calibrate: quantiles of the scores, so 0.4 % of them lie between two
 CALIBRATION_PAIRS = 1_000_000  # (model, record) pairs are enough to place a threshold
@@ -105,6 +121,8 @@ class AttackResult:
     @property
     def table(self) -> pd.DataFrame:
         """A row per record."""
+        import pandas as pd  # here: the attacks themselves need none of it
+
         frame: pd.DataFrame = pd.DataFrame(
             {
                 "success_rate": self.success_rate,

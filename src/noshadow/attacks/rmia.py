@@ -37,6 +37,8 @@ from noshadow.attacks.counterpart import counterparts
 from noshadow.attacks.result import AttackResult, conclude, undecided_elsewhere
 from noshadow.errors import InputError
 
+__all__ = ["CANCELS", "TINY", "log_average", "rmia"]
+
 CANCELS = 1e-6  # a leave-one-out sum below this fraction of the whole is summed in logarithms instead
 TINY = float(np.finfo(np.float64).tiny)
 

@@ -19,10 +19,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
@@ -41,6 +37,8 @@ from noshadow.attacks.result import AttackResult, conclude, undecided_elsewhere
 from noshadow.attacks.signal import check_outputs, outputs_and_targets, require_squarable
 from noshadow.errors import InputError
 from noshadow.heads import Head
+
+__all__ = ["FEW", "LARGEST", "TOP", "shokri"]
 
 TOP = 5  # sorted log-probabilities that are read; φ and the entropy sum up the rest
 LARGEST = 1e30  # features beyond it are no numbers for single precision
@@ -171,8 +169,14 @@ def _fit(classifier: str, x: Floats, t: Bools, seed: int) -> Callable[[Floats], 
     if t.all() or not t.any():
         raise InputError("membership: the shadow rows drawn are all members or all non-members; pass more rows")
     if classifier == "logistic":
+        from sklearn.linear_model import LogisticRegression  # here: the other attacks do without scikit-learn
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+
         model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=500))
     else:
+        from sklearn.ensemble import HistGradientBoostingClassifier
+
         model = HistGradientBoostingClassifier(
             max_iter=30,
             learning_rate=0.2,

@@ -21,6 +21,8 @@ from noshadow.heads import Head, get_head
 from noshadow.targets import require_classes
 from noshadow.tensors import as_floats, as_tensor
 
+__all__ = ["SQUARABLE", "VARIANTS", "check_outputs", "outputs_and_targets", "require_squarable", "signal"]
+
 VARIANTS = {
     "softmax": ("logit",),
     "logistic": ("logit",),

@@ -26,6 +26,8 @@ from noshadow.errors import InputError
 from noshadow.heads import Head
 from noshadow.tensors import as_floats
 
+__all__ = ["Statistic", "threshold"]
+
 Statistic = Literal["loss", "class_loss", "entropy", "gradient_norm", "output_gradient_norm"]
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from noshadow.attacks import AttackResult
     from noshadow.shadow import StudyResult
 
+__all__ = ["RATES", "AttackName", "attack", "per_record"]
+
 _OPTIONS = {name: f"--{name}" for name in ("attack", "variant", "variance", "folds", "head", "output")}
 _CONTENTS = dict.fromkeys(("store", "outputs", "membership", "targets", "signal"), "STORE")
 RATES = (0.01, 0.001, 0.0001)

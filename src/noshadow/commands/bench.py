@@ -14,6 +14,8 @@ import typer
 from noshadow.commands.output import explained_errors, print_json, print_notes
 from noshadow.errors import InputError
 
+__all__ = ["EngineName", "ScaleName", "bench"]
+
 _NAMED = ("shadows", "pool", "backbone", "seed", "engine", "workers", "address", "data", "cache", "store", "output")
 _OPTIONS = {"setting": "SETTING", **{name: f"--{name}" for name in _NAMED}}
 

@@ -9,6 +9,8 @@ import typer
 
 from noshadow.commands.output import explained_errors, show_audit
 
+__all__ = ["demo"]
+
 
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to save all records, .parquet or .csv.")] = Path(

@@ -12,6 +12,8 @@ from torch.utils.data import TensorDataset
 from noshadow.audit import Audit, audit
 from noshadow.progress import progress_bar
 
+__all__ = ["run_demo"]
+
 _EPOCHS = 40
 _POLISH = 300
 _WEIGHT_DECAY = 1e-3

@@ -15,6 +15,8 @@ from noshadow.errors import missing_extra
 from noshadow.files import atomic_path
 from noshadow.theory.numerics import Array
 
+__all__ = ["DELTA", "LEVELS", "describe", "draw_figure", "plot", "show"]
+
 LEVELS = (1e-4, 1e-3, 1e-2, 1e-1)
 DELTA = 1e-5
 

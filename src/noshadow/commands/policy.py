@@ -23,6 +23,8 @@ import typer
 
 from noshadow.errors import FileError, InputError, NoshadowWarning
 
+__all__ = ["COULD_NOT", "MOST_REASONS", "USAGE", "Command", "explained_errors"]
+
 USAGE, COULD_NOT = 2, 3
 MOST_REASONS = 3
 

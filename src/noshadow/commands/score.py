@@ -10,6 +10,8 @@ import typer
 from noshadow.commands.output import explained_errors, show_audit
 from noshadow.errors import FileError
 
+__all__ = ["score"]
+
 _REQUIRED = ("features", "outputs", "targets")
 _WEIGHTS = ("sample_weight", "class_weight", "coefficients")
 _OPTIONAL = ("ids", "head", "ridge", "trace", "label_smoothing", *_WEIGHTS)

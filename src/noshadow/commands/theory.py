@@ -10,6 +10,8 @@ import typer
 from noshadow.commands.output import explained_errors, print_json, print_notes
 from noshadow.errors import InputError
 
+__all__ = ["figure", "figures", "theory_app"]
+
 _OPTIONS = {name: f"--{name}" for name in ("leverage", "error", "n", "p", "sigma", "exact", "output")}
 _IMAGES = (".png", ".svg", ".pdf")
 

@@ -10,6 +10,8 @@ from noshadow.curvature.protocol import Advance, Curvature, Size
 from noshadow.errors import InputError
 from noshadow.layer import LastLayer
 
+__all__ = ["CURVATURES", "DEFAULT_MEMORY", "Method", "build_curvature", "choose"]
+
 DEFAULT_MEMORY = 4.0
 """Working memory that the curvature may use, in GiB."""
 

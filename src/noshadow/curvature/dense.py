@@ -37,6 +37,8 @@ from noshadow.memory import GIB
 from noshadow.records import Records
 from noshadow.triangles import packed_size, unpack
 
+__all__ = ["DenseCurvature", "DenseLeverages", "dense_curvature", "dense_memory", "dense_refusal"]
+
 _CHUNK_BYTES = 48 * 2**20  # largest array of a chunk: enough records per GEMM for its full speed
 _BLOCK_BYTES = 24 * 2**20  # largest array of unpacked blocks: it fits the cache and the allocator reuses its memory
 

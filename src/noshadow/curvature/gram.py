@@ -19,6 +19,8 @@ from torch import Tensor
 
 from noshadow.triangles import packed_outer_tiles, packed_size, triangle, unpack
 
+__all__ = ["KroneckerSum", "QuadraticForms", "most_records", "use_pairs"]
+
 _MOST_PAIRS = 6  # r ≤ 3: below it, writing K numbers a record costs more than the operations it saves
 _TILE_BYTES = 4 * 2**20  # a tile stays in the cache between being written and being multiplied
 

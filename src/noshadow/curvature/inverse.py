@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+__all__ = ["Inverse", "psd_inverse"]
+
 _BLOCK = 512  # large enough for full GEMM speed, small enough to skip most of the zero triangle
 
 

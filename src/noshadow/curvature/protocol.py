@@ -20,6 +20,8 @@ from noshadow.curvature.stationary import Stationarity
 from noshadow.layer import LastLayer
 from noshadow.records import Records
 
+__all__ = ["Advance", "Curvature", "Leverages", "Removal", "Size"]
+
 Advance = Callable[[int], None]
 
 

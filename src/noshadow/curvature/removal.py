@@ -7,6 +7,8 @@ from torch import Tensor
 
 from noshadow.curvature.protocol import Removal
 
+__all__ = ["LEVERAGE_FLOOR", "remove_coupled", "remove_uncoupled"]
+
 LEVERAGE_FLOOR = 1e-8
 """1 − h is not taken below this: at h = 1 the fit without the record is undefined, the scores stay finite."""
 _SAFE_LEVERAGE = 0.99  # below this bound on the eigenvalues of AW, I − AW is far from singular: a plain solve will do

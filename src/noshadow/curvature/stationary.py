@@ -27,6 +27,8 @@ from noshadow.curvature.whiten import Whitening
 from noshadow.layer import LastLayer
 from noshadow.records import Records
 
+__all__ = ["Fit", "Stationarity"]
+
 # Least and most weight of the penalty where the parameters are worked out from the outputs; the least is larger where
 # coordinates are left that the data do not see at all, so that rounding is all there is to fit
 _LEAST_WEIGHT, _LEAST_WEIGHT_UNSEEN, _MOST_WEIGHT = 1e-14, 1e-11, 1e-4

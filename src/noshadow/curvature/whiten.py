@@ -26,6 +26,8 @@ from torch import Tensor
 
 from noshadow.layer import LastLayer
 
+__all__ = ["Whitening", "whiten"]
+
 # Smallest squared singular value, relative to unit-norm columns, at which a Cholesky factor of the Gram matrix is
 # as good as an orthogonal factorisation for our purpose: T need not be exact, only well-conditioned.
 _WELL_CONDITIONED = 1e-10

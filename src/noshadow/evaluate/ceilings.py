@@ -20,6 +20,20 @@ from noshadow.evaluate.ranking import ordering, recall
 from noshadow.evaluate.replica import population_of
 from noshadow.evaluate.targets import Metric, Summary
 
+__all__ = [
+    "Bools",
+    "Floats",
+    "Measured",
+    "Models",
+    "Prediction",
+    "ceiling",
+    "enough_draws",
+    "halves",
+    "oracle",
+    "oracle_ceiling",
+    "over_predictions",
+]
+
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Models = npt.NDArray[np.intp]

@@ -16,6 +16,8 @@ from scipy import stats
 
 from noshadow.errors import InputError, name_rows
 
+__all__ = ["Floats", "ndcg", "ordering", "precision_at_k", "recall", "spearman"]
+
 Floats = npt.NDArray[np.float64]
 
 

@@ -28,6 +28,25 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
+__all__ = [
+    "CLEAR",
+    "FLOOR",
+    "GRID",
+    "QUANTILES",
+    "SAMPLE",
+    "SPREADS",
+    "STEPS",
+    "Bools",
+    "Floats",
+    "Laws",
+    "Likelihood",
+    "Population",
+    "Posteriors",
+    "Sides",
+    "population_of",
+    "wallace",
+]
+
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Likelihood = Callable[[Floats], Floats]

@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 from noshadow.errors import InputError
 
+__all__ = ["Comparison", "Floats", "Metric", "Summary", "over_targets", "paired_bootstrap"]
+
 Floats = npt.NDArray[np.float64]
 Metric = Callable[..., float]
 

@@ -1,14 +1,37 @@
-"""What a front door found: the layer, and what to say of it."""
+"""What a front door is told, and what it found: the layer, and what to say of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
+from noshadow.curvature import DEFAULT_MEMORY
 from noshadow.layer import LastLayer
+from noshadow.progress import Progress
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Extracted", "Options"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a model is read; a door takes what concerns its models.
+
+    layer       the dotted name of the linear layer to audit, where there are several
+    output      a key, attribute or position in what the model returns, likewise
+    batch_size  records in a forward pass
+    memory      the budget of audit(), in GiB
+    progress    see ``noshadow.progress``
+    """
+
+    layer: str | None = None
+    output: str | int | None = None
+    batch_size: int = 256
+    memory: float = DEFAULT_MEMORY
+    progress: Progress = None
 
 
 @dataclass(frozen=True, eq=False)

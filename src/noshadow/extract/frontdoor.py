@@ -1,21 +1,22 @@
-"""Which front door a model goes through."""
+"""From a model of any kind to its last layer: through the door that knows it, with the checks that all doors share."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
-
-import pandas as pd
-import torch
-from sklearn.base import BaseEstimator
+from typing import TYPE_CHECKING, Any
 
 from noshadow.curvature import DEFAULT_MEMORY
 from noshadow.errors import InputError
-from noshadow.extract.found import Extracted
-from noshadow.extract.sklearn import extract_sklearn
-from noshadow.extract.torch import extract_torch
-from noshadow.layer import LastLayer
+from noshadow.extract.doors import find_door
+from noshadow.extract.found import Extracted, Options
 from noshadow.objective import Objective
+from noshadow.progress import Progress
+from noshadow.tensors import is_pandas
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["extract"]
 
 
 def extract(
@@ -27,45 +28,33 @@ def extract(
     output: str | int | None = None,
     batch_size: int = 256,
     memory: float = DEFAULT_MEMORY,
-    progress: bool | None = None,
+    progress: Progress = None,
 ) -> Extracted:
-    """The last layer of a torch module, a scikit-learn estimator, or a LastLayer itself.
+    """The last layer of a model that one of ``DOORS`` knows.
 
     The doors get the objective with its loss read (``Objective.resolved``): a stated loss is in head, class_weight and
     label_smoothing. A layer that contradicts it is refused here, whatever the door.
     """
+    name, door = find_door(model)
     objective = objective or Objective()
-    choices: dict[str, Any] = {"layer": layer, "output": output}
-    if isinstance(model, LastLayer):
-        for name, value in {"data": data, **objective.stated(), **choices}.items():
+    if door.complete:
+        for argument, value in {"data": data, **objective.stated(), "layer": layer, "output": output}.items():
             if value is not None:
-                raise InputError(f"{name}: a LastLayer already holds it; pass {name} to LastLayer, or leave it out")
-        return Extracted(model, "LastLayer")
-    objective = objective.resolved()
-    if data is None:
+                remedy = f"pass {argument} when it is made, or leave it out"
+                raise InputError(f"{argument}: {name} already holds it; {remedy}")
+    elif data is None:
         raise InputError("data: pass the training data, as a Dataset, a DataLoader or (X, y)")
-    if isinstance(model, torch.nn.Module):
-        found = extract_torch(model, data, objective, **choices, batch_size=batch_size, progress=progress)
-    elif isinstance(model, BaseEstimator):
-        for name, value in {
-            "weight_decay": objective.weight_decay,
-            "optimizer": objective.optimizer,
-            **choices,
-        }.items():
-            if value is not None:
-                raise InputError(f"{name}: it is for torch modules; scikit-learn estimators carry their own")
-        found = extract_sklearn(model, data, objective, memory)
-    else:
-        raise InputError(
-            f"model: expected a torch Module, a scikit-learn estimator or a LastLayer, got {type(model).__name__}"
-        )
+    objective = objective.resolved()
+    found = door.open(model, data, objective, Options(layer, output, batch_size, memory, progress))
     objective.require(found.layer.head)
     return found if found.index is not None else replace(found, index=_index(data))
 
 
 def _index(data: Any) -> pd.Index[Any] | None:
     """The index of X where it is a frame with one of its own."""
-    first = data[0] if isinstance(data, (tuple, list)) and data else None
-    if isinstance(first, (pd.DataFrame, pd.Series)) and not isinstance(first.index, pd.RangeIndex):
-        return first.index
-    return None
+    first: Any = data[0] if isinstance(data, (tuple, list)) and data else None
+    if not is_pandas(first):
+        return None
+    import pandas as pd
+
+    return None if isinstance(first.index, pd.RangeIndex) else first.index

@@ -9,6 +9,8 @@ from noshadow.losses import Loss
 from noshadow.objective import Objective
 from noshadow.targets import MULTI_LABEL, SQUARED, form_of
 
+__all__ = ["guess_head"]
+
 _LOGISTIC = "head='logistic' for a sigmoid output (binary cross-entropy)"
 
 

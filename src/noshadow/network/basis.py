@@ -11,6 +11,8 @@ from noshadow.network.hessian import Hessian, Network
 from noshadow.network.rows import dot
 from noshadow.progress import Advance
 
+__all__ = ["BASIS_BYTES", "CAUTION", "ENOUGH", "KRYLOV_BLOCK", "PROBES", "Basis", "grow_basis", "most_directions"]
+
 PROBES = 64
 CAUTION = 1.5  # with 64 probes, an error beyond the tolerance is estimated below tolerance/1.5 once in 3,000 times
 KRYLOV_BLOCK = 16

@@ -12,6 +12,8 @@ from noshadow.heads import Head
 from noshadow.layer import LastLayer
 from noshadow.tensors import as_tensor
 
+__all__ = ["CHUNK_NUMBERS", "CHUNK_RECORDS", "Hessian", "Network"]
+
 CHUNK_NUMBERS = 2**18  # input numbers of the records whose gradient graph is held at a time: the graph stays in cache
 CHUNK_RECORDS = 1024
 

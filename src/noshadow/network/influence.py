@@ -20,8 +20,10 @@ from noshadow.network.basis import PROBES, grow_basis, most_directions
 from noshadow.network.hessian import Hessian, Network
 from noshadow.network.rows import normalised
 from noshadow.network.solve import solve
-from noshadow.progress import progress_bar
+from noshadow.progress import Progress, progress_bar
 from noshadow.tensors import as_tensor
+
+__all__ = ["Floats", "NetworkInfluence", "network_influence"]
 
 Floats = NDArray[np.float64]
 
@@ -66,7 +68,7 @@ def network_influence(
     batch: int = 64,
     rows: Any = None,
     seed: int = 0,
-    progress: bool | None = None,
+    progress: Progress = None,
 ) -> NetworkInfluence:
     """The influence ∇ℓᵀ(H + δI)⁻¹∇ℓ of training records over all trainable parameters of a network in eval mode.
 
@@ -83,7 +85,7 @@ def network_influence(
     batch            records whose systems are solved at a time; memory is 4 batch + 64 + subspace networks
     rows             records to score, as indices or a mask; None: all
     seed             of the random choices: the Hessian's records, the basis and its probes
-    progress         show a bar; None: where stderr is a terminal
+    progress         a bar or none, or a function that is told; None: a bar where stderr is a terminal
 
     The model is used in its own precision (float32 will do for a tolerance of 1e-2) and left as it was.
     """

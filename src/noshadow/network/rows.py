@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+__all__ = ["dot", "normalised", "norms_of"]
+
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
     """aᵀb of each row."""

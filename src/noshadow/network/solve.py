@@ -12,6 +12,8 @@ from noshadow.network.basis import Basis
 from noshadow.network.hessian import Hessian
 from noshadow.network.rows import dot, normalised, norms_of
 
+__all__ = ["Product", "Solved", "solve"]
+
 Product = Callable[[Tensor], Tensor]
 
 

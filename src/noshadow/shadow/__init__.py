@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from noshadow.shadow.plan import ModelKey, Plan
-from noshadow.shadow.result import StudyResult, load
-from noshadow.shadow.store import StoreError
-from noshadow.shadow.study import Study, StudyError
-
 if TYPE_CHECKING:
+    from noshadow.shadow.plan import ModelKey, Plan
     from noshadow.shadow.recipe import Recipe
     from noshadow.shadow.record import Record
+    from noshadow.shadow.result import StudyResult, load
+    from noshadow.shadow.store import StoreError
+    from noshadow.shadow.study import Study, StudyError
     from noshadow.shadow.train import TorchTrainer
 
 __all__ = [
@@ -28,10 +27,26 @@ __all__ = [
     "load",
 ]
 
+_HOMES = {
+    "ModelKey": "plan",
+    "Plan": "plan",
+    "Recipe": "recipe",
+    "Record": "record",
+    "StoreError": "store",
+    "Study": "study",
+    "StudyError": "study",
+    "StudyResult": "result",
+    "TorchTrainer": "train",
+    "load": "result",
+}
+
 
 def __getattr__(name: str) -> Any:
-    """The torch trainer, when it is asked for: a worker whose train needs no torch starts without it."""
-    homes = {"Recipe": "recipe", "Record": "record", "TorchTrainer": "train"}
-    if name in homes:
-        return getattr(importlib.import_module(f"noshadow.shadow.{homes[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """The public names when they are asked for: a worker process imports what its task needs and no more."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -20,6 +20,8 @@ from noshadow.shadow.plan import ROLES, ModelKey
 if sys.platform != "win32":
     import fcntl
 
+__all__ = ["CAN_CLAIM", "Claims"]
+
 CAN_CLAIM = sys.platform != "win32"
 _MANIFEST_BYTE = 2**40  # of the file, far beyond those of the models
 

@@ -31,6 +31,8 @@ from noshadow.shadow.instructions import instructions, signature
 from noshadow.shadow.libraries import compiled_digest, library_of_file, library_of_module, library_version
 from noshadow.shadow.references import patches, references, resolves_to
 
+__all__ = ["Content", "Unknowable", "array_digest"]
+
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented))
 _ABOUT_A_CLASS = {
     *("__doc__", "__module__", "__qualname__", "__dict__", "__weakref__", "__annotations__", "__annotate__"),

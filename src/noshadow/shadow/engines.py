@@ -28,6 +28,18 @@ from noshadow.errors import InputError
 from noshadow.shadow.work import Outcome, Task, Train, perform
 from noshadow.shadow.worker import receive, send
 
+__all__ = [
+    "MOST_THREADS",
+    "START_WORKER",
+    "Engine",
+    "ProcessEngine",
+    "SerialEngine",
+    "TaskHeard",
+    "import_path",
+    "share_cores",
+    "worker_path",
+]
+
 TaskHeard = Callable[[Task, float], None]
 MOST_THREADS = 8  # a small model does not gain from more
 START_WORKER = "import sys; sys.path[:] = sys.argv[1:]; from noshadow.shadow.worker import main; main()"

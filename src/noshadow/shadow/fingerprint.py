@@ -17,6 +17,8 @@ from noshadow.errors import InputError
 from noshadow.shadow.content import Content, Unknowable
 from noshadow.shadow.libraries import library_of_file
 
+__all__ = ["REMEDY", "describe_parts", "describe_procedure", "describe_value"]
+
 REMEDY = 'leave it out, or name the procedure yourself: procedure="a name of your own"'
 
 

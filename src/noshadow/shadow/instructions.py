@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from types import CodeType
 from typing import Any
 
+__all__ = ["attribute_names", "global_names", "imports", "instructions", "nested", "signature"]
+
 _ABOUT_THE_TEXT = ("__doc__", "__firstlineno__", "__static_attributes__", "__qualname__", "__module__")
 _KINDS = 0x0C | 0x20 | 0x80 | 0x100 | 0x200  # *args and **kwargs, generator, coroutine, their iterables
 

@@ -18,6 +18,8 @@ from typing import Any
 
 from noshadow.files import file_digest
 
+__all__ = ["compiled_digest", "library_of_file", "library_of_module", "library_version"]
+
 _PACKAGES = ("site-packages", "dist-packages")
 _STANDARD = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")})
 _OWN = Path(__file__).resolve().parents[1]

@@ -22,6 +22,17 @@ from torch.func import functional_call, vmap
 
 from noshadow.shadow.recipe import Loss
 
+__all__ = [
+    "DropoutSite",
+    "Network",
+    "SeededDropout",
+    "SingleNetwork",
+    "StackedNetwork",
+    "draw_masks",
+    "find_dropouts",
+    "seed_dropouts",
+]
+
 
 class Network(Protocol):
     """What the training loop asks: G models, inputs (G, B, ...), targets (G, B, ...)."""

@@ -30,6 +30,8 @@ from numpy.typing import NDArray
 
 from noshadow.errors import InputError
 
+__all__ = ["ROLES", "SPLITS", "ModelKey", "Plan", "Role"]
+
 Role = Literal["shadow", "target", "rerun"]
 ROLES: tuple[Role, ...] = ("shadow", "target", "rerun")
 _STREAM: dict[Role, int] = {role: number for number, role in enumerate(ROLES)}

@@ -9,6 +9,8 @@ from noshadow.errors import missing_extra
 from noshadow.shadow.engines import import_path
 from noshadow.shadow.work import Outcome, Task, Train, perform
 
+__all__ = ["RETRIES_OF_LOST_WORKERS", "RayEngine"]
+
 RETRIES_OF_LOST_WORKERS = 3
 
 

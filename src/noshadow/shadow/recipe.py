@@ -16,6 +16,8 @@ from noshadow.errors import InputError
 from noshadow.heads import get_head
 from noshadow.shadow.fingerprint import describe_value
 
+__all__ = ["ELEMENTWISE_OPTIMIZERS", "SCHEDULES", "Augment", "Loss", "Recipe", "Schedule", "training_loss"]
+
 Loss = Callable[[Tensor, Tensor], Tensor]
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 Schedule = Callable[[float], float]

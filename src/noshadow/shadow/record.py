@@ -22,9 +22,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from noshadow.errors import InputError
+from noshadow.extract.found import Options
 from noshadow.extract.torch import extract_torch
 from noshadow.heads import get_head
 from noshadow.objective import Objective
+
+__all__ = ["Record", "Recorder", "restore"]
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ class Recorder:
         return self._record.features and not isinstance(self._module, nn.Linear)
 
     def _snapshot(self) -> tuple[Tensor, Tensor]:
-        layer = extract_torch(self._module, self._data, Objective(head=self._head), progress=False).layer
+        layer = extract_torch(self._module, self._data, Objective(head=self._head), Options(progress=False)).layer
         return layer.features.float(), layer.outputs.float()
 
 

@@ -14,6 +14,8 @@ from typing import Any
 from noshadow.shadow.instructions import attribute_names, global_names, imports
 from noshadow.shadow.libraries import library_of_file, library_of_module
 
+__all__ = ["patches", "references", "resolves_to"]
+
 _EMPTY = "nothing yet"
 
 

@@ -15,6 +15,8 @@ from noshadow.errors import InputError, name_rows
 from noshadow.shadow.plan import ROLES, ModelKey, Plan, Role
 from noshadow.shadow.store import Store, StoreError
 
+__all__ = ["MOST_MODELS", "StudyResult", "load", "wanted_keys"]
+
 MOST_MODELS = 10**6  # more can only be a damaged manifest
 
 

@@ -33,6 +33,8 @@ from noshadow.files import private_folder, write_text
 from noshadow.shadow.claims import CAN_CLAIM, Claims
 from noshadow.shadow.plan import ROLES, ModelKey, Role
 
+__all__ = ["FORMAT", "DamagedFile", "Store", "StoreError", "fingerprint"]
+
 FORMAT = 2
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noshadow.errors import InputError, NoshadowWarning, name_rows
-from noshadow.progress import progress_bar
+from noshadow.progress import Progress, progress_bar
 from noshadow.shadow.claims import Claims
 from noshadow.shadow.engines import Engine, ProcessEngine, SerialEngine, TaskHeard, share_cores
 from noshadow.shadow.fingerprint import describe_procedure, describe_value
@@ -30,6 +30,16 @@ from noshadow.shadow.ray_engine import RayEngine
 from noshadow.shadow.result import StudyResult
 from noshadow.shadow.store import DamagedFile, Store
 from noshadow.shadow.work import Failure, Outcome, Task, Train, TrainsMany, to_numpy
+
+__all__ = [
+    "ATTEMPTS_AFTER_DEATH",
+    "ATTEMPTS_AFTER_ERROR",
+    "POLL_SECONDS",
+    "EngineName",
+    "Study",
+    "StudyError",
+    "StudyInterrupted",
+]
 
 EngineName = Literal["processes", "ray", "serial"]
 ATTEMPTS_AFTER_ERROR = 2  # an exception in train is retried once
@@ -111,14 +121,14 @@ class Study:
         workers: int | None = None,
         threads: int | None = None,
         address: str | None = None,
-        progress: bool | None = None,
+        progress: Progress = None,
     ) -> StudyResult:
         """Train what is missing or damaged and give the result of all models.
 
         engine            "processes" (worker processes here), "ray" (``address`` for an existing cluster) or
                           "serial" (in this process)
         workers, threads  how many train side by side, on how many threads each; chosen for the machine
-        progress          None: a bar where stderr is a terminal
+        progress          a bar or none, or a function that is told; None: a bar where stderr is a terminal
         """
         store = self._open_store()
         tasks = self._tasks(store)
@@ -200,7 +210,7 @@ class _Run:
     """One pass over the pending tasks: claims, hands out, keeps results, tries again, collects failures."""
 
     def __init__(
-        self, store: Store, claims: Claims, tasks: list[Task], pending: list[Task], progress: bool | None
+        self, store: Store, claims: Claims, tasks: list[Task], pending: list[Task], progress: Progress
     ) -> None:
         self.failures: dict[ModelKey, Failure] = {}
         self._store = store

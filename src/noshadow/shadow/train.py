@@ -43,6 +43,8 @@ from noshadow.shadow.recipe import ELEMENTWISE_OPTIMIZERS, Loss, Recipe, trainin
 from noshadow.shadow.record import Record, Recorder
 from noshadow.shadow.work import Members, advance, limited_threads
 
+__all__ = ["LARGEST_STACK", "MASKS_A_DRAW", "SLOW_STEP", "STACK_SIZES", "TRAINER", "WORTH_IT", "TorchTrainer"]
+
 STACK_SIZES = (8, 16, 32, 64)
 SLOW_STEP = 0.01  # seconds: such a step is all arithmetic, and stacking only saves the cost of calls
 LARGEST_STACK = 2**26  # numbers in the parameters of a stack that is tried out

@@ -7,15 +7,33 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from noshadow.artefact import Arrays
 from noshadow.errors import InputError, name_rows
 from noshadow.shadow.plan import ModelKey
+
+if TYPE_CHECKING:
+    from noshadow.artefact import Arrays
+
+__all__ = [
+    "Failure",
+    "Heard",
+    "Members",
+    "Outcome",
+    "RerunsOtherwise",
+    "Task",
+    "Train",
+    "TrainsMany",
+    "advance",
+    "as_arrays",
+    "limited_threads",
+    "perform",
+    "to_numpy",
+]
 
 Members = NDArray[np.int64]
 Train = Callable[[Members, int], Any]

@@ -21,6 +21,8 @@ from typing import IO, Any
 
 from noshadow.shadow.work import Train, perform
 
+__all__ = ["SECONDS_BETWEEN_NEWS", "main", "receive", "send"]
+
 SECONDS_BETWEEN_NEWS = 0.25
 _HEADER = struct.Struct("!Q")
 

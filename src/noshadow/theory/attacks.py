@@ -23,6 +23,17 @@ from noshadow.theory.points import Points, check_broadcast, check_choice, check_
 from noshadow.theory.privacy import epsilon
 from noshadow.theory.ratio import FAR, even_point, even_point_far, find_peak
 
+__all__ = [
+    "Test",
+    "auc",
+    "epsilon_lower_bound",
+    "optimal_rates",
+    "success_rate",
+    "threshold_rates",
+    "tpr_at_fpr",
+    "tradeoff",
+]
+
 Test = Literal["threshold", "optimal"]
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(96)

@@ -18,6 +18,8 @@ from noshadow.theory.laws import Side, loss_probability
 from noshadow.theory.numerics import Array, Student
 from noshadow.theory.points import Points
 
+__all__ = ["CELLS", "Curve", "curve_of_masses", "exact_curve"]
+
 CELLS = 1024
 
 

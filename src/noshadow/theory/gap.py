@@ -10,6 +10,8 @@ from noshadow.errors import InputError
 from noshadow.theory.numerics import Array, chi2_rule, in_blocks
 from noshadow.theory.points import check_leverage, check_points, check_sizes, finite
 
+__all__ = ["check_response", "expected_gap", "gap_expansion", "influence_ratio", "newton_ratio"]
+
 
 def expected_gap(
     leverage: Any, error: Any, n: int, p: int, sigma: Any = 1.0, *, covariance: Any = None

@@ -43,6 +43,18 @@ from noshadow.theory.points import (
 )
 from noshadow.theory.ratio import FAR
 
+__all__ = [
+    "LeverageLaw",
+    "Losses",
+    "Side",
+    "left_out_quantile",
+    "leverage_law",
+    "loss_cdf",
+    "loss_probability",
+    "loss_quantile",
+    "sample_losses",
+]
+
 Side = Literal["in", "out"]
 
 

@@ -14,6 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+__all__ = [
+    "BLOCK",
+    "NORMAL",
+    "Array",
+    "Law",
+    "Normal",
+    "Student",
+    "band",
+    "beyond",
+    "chi2_rule",
+    "folded_density",
+    "folded_quantile",
+    "folded_start",
+    "in_blocks",
+    "solve",
+]
+
 Array = NDArray[np.float64]
 
 BLOCK = 1 << 16  # elements worked on at a time: a block's temporaries stay in the cache

@@ -11,6 +11,17 @@ import numpy as np
 from noshadow.errors import InputError, name_rows
 from noshadow.theory.numerics import Array
 
+__all__ = [
+    "Points",
+    "check_broadcast",
+    "check_choice",
+    "check_levels",
+    "check_leverage",
+    "check_points",
+    "check_sizes",
+    "finite",
+]
+
 
 @dataclass(frozen=True)
 class Points:

@@ -23,6 +23,8 @@ from noshadow.theory.ratio import (
     log_ratio_slope,
 )
 
+__all__ = ["epsilon"]
+
 
 def epsilon(delta: Array, a: Array, m: Array, drift: Array, *, test: str) -> Array:
     """ε(δ) in units of τ; the arguments broadcast."""

@@ -25,6 +25,8 @@ from numpy.typing import NDArray
 
 from noshadow.theory.numerics import NORMAL, Array, band, beyond, folded_density, folded_start, solve
 
+__all__ = ["FAR", "Peak", "even_point", "even_point_far", "find_peak", "log_ratio", "log_ratio_slope"]
+
 FAR = 40.0
 _TERMS = 10
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from noshadow.errors import InputError, NoshadowWarning, name_rows
-from noshadow.layer import LastLayer
 from noshadow.theory.numerics import Array
 from noshadow.theory.points import finite
+
+if TYPE_CHECKING:  # the laws need no torch; a layer brings it along
+    import torch
+
+    from noshadow.layer import LastLayer
+
+__all__ = ["Sample", "from_sample", "population_leverage"]
 
 _SMALLEST_REST = 1e-10  # 1 − h below this: the other records do not fix the fit in this record's direction
 
@@ -123,6 +128,8 @@ def from_sample(layer: LastLayer) -> Sample:
 
 def _orthonormal(design: torch.Tensor, penalty: torch.Tensor) -> tuple[torch.Tensor, int]:
     """Rows U (n, rank) with U Uᵀ = X (XᵀX + diag(Λ)/2)⁻¹ Xᵀ, on the range of the design."""
+    import torch
+
     units = design.square().sum(0).sqrt()
     units = torch.where(units > 0, units, torch.ones_like(units))
     scaled = design / units

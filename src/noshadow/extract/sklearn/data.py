@@ -13,6 +13,18 @@ from noshadow.curvature import Size, choose
 from noshadow.errors import InputError, name_rows
 from noshadow.memory import GIB
 
+__all__ = [
+    "Array",
+    "class_index",
+    "column_fault",
+    "dense",
+    "first_line",
+    "n_rows",
+    "numbers",
+    "pair",
+    "require_same_records",
+]
+
 Array = NDArray[Any]
 
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import BaseEstimator
 
-from noshadow.curvature import DEFAULT_MEMORY, Size, choose
+from noshadow.curvature import Size, choose
 from noshadow.errors import InputError
-from noshadow.extract.found import Extracted
+from noshadow.extract.found import Extracted, Options
 from noshadow.extract.sklearn.data import dense, n_rows, numbers, pair
 from noshadow.extract.sklearn.fit import Fit
 from noshadow.extract.sklearn.registry import reader_of
@@ -24,11 +24,26 @@ from noshadow.extract.sklearn.weights import require_agreement, stated_weights
 from noshadow.layer import LastLayer
 from noshadow.objective import Objective
 
+__all__ = ["Array", "extract_sklearn"]
+
 Array = NDArray[Any]
 
 
-def extract_sklearn(model: BaseEstimator, data: Any, objective: Objective, memory: float = DEFAULT_MEMORY) -> Extracted:
-    """The last layer of a fitted estimator on its training data (X, y); ``memory`` is the budget of audit(), in GiB."""
+def extract_sklearn(
+    model: BaseEstimator,
+    data: Any,
+    objective: Objective,
+    options: Options = Options(),  # noqa: B008  frozen
+) -> Extracted:
+    """The last layer of a fitted estimator on its training data (X, y)."""
+    for argument, value in {
+        "weight_decay": objective.weight_decay,
+        "optimizer": objective.optimizer,
+        "layer": options.layer,
+        "output": options.output,
+    }.items():
+        if value is not None:
+            raise InputError(f"{argument}: it is for torch modules; scikit-learn estimators carry their own")
     if objective.label_smoothing:
         raise InputError("label_smoothing: scikit-learn estimators smooth no labels; leave it out")
     inner = unwrap(model)
@@ -41,9 +56,9 @@ def extract_sklearn(model: BaseEstimator, data: Any, objective: Objective, memor
     fit = read(estimator, seen, stated_weights(objective.sample_weight, x))
     if objective.head not in (None, fit.head):
         raise InputError(f"head: {name} trains a {fit.head} head, not {objective.head!r}; leave head out")
-    choose("auto", Size(n_rows(x, "X"), fit.n_columns, fit.weights.shape[1], fit.head), memory)
+    choose("auto", Size(n_rows(x, "X"), fit.n_columns, fit.weights.shape[1], fit.head), options.memory)
     with np.errstate(invalid="ignore", over="ignore"):  # the layer names the rows that are not finite
-        features = _features(fit, inner.features(x), memory)
+        features = _features(fit, inner.features(x), options.memory)
         outputs = _outputs(features, fit)
     weights: dict[str, Any] = {"sample_weight": fit.sample_weight, "class_weight": fit.class_weight}
     layer = LastLayer(

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = ["Array", "Fit", "linear_parameters"]
+
 Array = NDArray[Any]
 
 

@@ -18,6 +18,15 @@ from noshadow.extract.sklearn.data import class_index, numbers
 from noshadow.extract.sklearn.fit import Fit, linear_parameters
 from noshadow.extract.sklearn.weights import times
 
+__all__ = [
+    "Array",
+    "read_linear_regression",
+    "read_ridge",
+    "read_ridge_classifier",
+    "read_ridge_classifier_cv",
+    "read_ridge_cv",
+]
+
 Array = NDArray[Any]
 
 

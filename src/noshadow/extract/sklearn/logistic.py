@@ -22,6 +22,8 @@ from noshadow.extract.sklearn.data import class_index
 from noshadow.extract.sklearn.fit import Fit, linear_parameters
 from noshadow.extract.sklearn.weights import per_class, times
 
+__all__ = ["Array", "read_logistic_regression", "read_logistic_regression_cv"]
+
 Array = NDArray[Any]
 
 

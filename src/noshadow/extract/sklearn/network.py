@@ -21,6 +21,8 @@ from noshadow.extract.sklearn.data import class_index, numbers
 from noshadow.extract.sklearn.fit import Fit
 from noshadow.extract.sklearn.sgd import HELD_OUT
 
+__all__ = ["Array", "read_mlp_classifier", "read_mlp_regressor"]
+
 Array = NDArray[Any]
 
 _ACTIVATIONS: dict[str, Callable[[Array], Array]] = {

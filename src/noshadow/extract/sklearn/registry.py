@@ -23,6 +23,8 @@ from noshadow.errors import InputError
 from noshadow.extract.sklearn import linear, logistic, network, sgd
 from noshadow.extract.sklearn.fit import Fit
 
+__all__ = ["READERS", "REFUSED", "Reader", "reader_of"]
+
 Reader = Callable[[Any, Any, "NDArray[Any] | None"], Fit]
 """(fitted estimator, y as it saw it, stated sample weights) → its last layer."""
 

@@ -18,6 +18,8 @@ from noshadow.extract.sklearn.data import class_index, numbers
 from noshadow.extract.sklearn.fit import Fit, linear_parameters
 from noshadow.extract.sklearn.weights import per_class, times
 
+__all__ = ["HELD_OUT", "Array", "read_sgd_classifier", "read_sgd_regressor"]
+
 Array = NDArray[Any]
 
 HELD_OUT = (

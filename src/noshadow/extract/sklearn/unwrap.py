@@ -15,6 +15,8 @@ from sklearn.utils.validation import check_is_fitted
 from noshadow.errors import InputError
 from noshadow.extract.sklearn.data import column_fault, first_line, numbers
 
+__all__ = ["Unwrapped", "require_fitted", "unwrap"]
+
 
 @dataclass(frozen=True, eq=False)
 class Unwrapped:

@@ -17,6 +17,8 @@ from sklearn.utils.class_weight import compute_class_weight
 from noshadow.errors import InputError
 from noshadow.extract.sklearn.data import class_index, first_line, numbers, require_same_records
 
+__all__ = ["Array", "per_class", "require_agreement", "stated_weights", "times"]
+
 Array = NDArray[Any]
 
 # LogisticRegression balances classes by their weight from the release on in which this function learned to

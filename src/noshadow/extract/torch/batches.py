@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from noshadow.errors import InputError
 
+__all__ = ["LABEL_KEYS", "Batch", "Signature", "listed", "split"]
+
 LABEL_KEYS = ("labels", "label", "label_ids", "targets", "target", "y")
 _REMEDY = "pass a Dataset of (x, y), or of dictionaries with the names of forward's arguments and 'labels'"
 

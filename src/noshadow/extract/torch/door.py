@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from noshadow.errors import InputError, name_rows
-from noshadow.extract.found import Extracted
+from noshadow.extract.found import Extracted, Options
 from noshadow.extract.torch.batches import Batch, Signature, split
 from noshadow.extract.torch.kinds import choose_head, choose_target
 from noshadow.extract.torch.layers import coefficients, is_linear, is_linear_in
@@ -22,34 +22,31 @@ from noshadow.objective import Objective, ridge_of_weight_decay
 from noshadow.optimizers import read_optimizer
 from noshadow.progress import progress_bar
 
+__all__ = ["extract_torch"]
+
 
 def extract_torch(
     model: nn.Module,
     data: Any,
     objective: Objective,
-    *,
-    layer: str | None = None,
-    output: str | int | None = None,
-    batch_size: int = 256,
-    progress: bool | None = None,
+    options: Options = Options(),  # noqa: B008  frozen
 ) -> Extracted:
     """One forward pass over the data in the dataset's order, in eval mode, without gradients.
 
     weight_decay λ, on a mean loss, becomes Λ = nλ and the like (``ridge_of_weight_decay``); ridge gives Λ itself.
-    ``layer`` (a dotted name) and ``output`` (a key, attribute or position in what the model
-    returns) choose among several heads.
+    Of the options, ``layer`` and ``output`` choose among several heads.
     """
     network = unwrapped(model)
     require_readable(network)
-    _require_layer(network, layer)
+    _require_layer(network, options.layer)
     signature = Signature.of(network)
-    source = read(data, batch_size, signature)
-    seen = _Pass(network, signature, source.total, layer, output)
+    source = read(data, options.batch_size, signature)
+    seen = _Pass(network, signature, source.total, options.layer, options.output)
     with (
         evaluating(network),
         running_eagerly(),
         torch.no_grad(),
-        progress_bar("Extracting", source.total, progress) as advance,
+        progress_bar("Extracting", source.total, options.progress) as advance,
     ):
         for batch in source.batches:
             advance(seen.add(batch))

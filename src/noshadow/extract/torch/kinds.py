@@ -13,6 +13,8 @@ from noshadow.extract.guess import guess_head
 from noshadow.extract.torch.batches import Signature
 from noshadow.objective import Objective
 
+__all__ = ["choose_head", "choose_target"]
+
 _PROBLEM_TYPES = {
     "regression": "squared",
     "single_label_classification": "softmax",

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from noshadow.errors import InputError
 
+__all__ = ["coefficients", "is_linear", "is_linear_in", "refuse_quantised"]
+
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _QUANTISED = re.compile(r"quantized|quantization|quantlinear|quanttensor|[48]bit|int[48]|gptq|awq|hqq", re.IGNORECASE)
 

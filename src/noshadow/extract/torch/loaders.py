@@ -12,7 +12,6 @@ from itertools import chain, islice
 from typing import Any, cast
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 from torch.utils.data import (
@@ -28,7 +27,9 @@ from torch.utils.data import default_collate as torch_collate
 
 from noshadow.errors import InputError
 from noshadow.extract.torch.batches import LABEL_KEYS, Signature
-from noshadow.tensors import as_tensor
+from noshadow.tensors import as_tensor, is_pandas
+
+__all__ = ["Source", "read", "stacked", "told", "undisturbed"]
 
 _LOOKED_AT = 8
 """Records that are read twice to see whether they come out the same; a coin toss in each is missed once in 256."""
@@ -60,7 +61,7 @@ def read(data: Any, batch_size: int, signature: Signature) -> Source:
             f"data: expected a Dataset, a DataLoader or (X, y), got a {type(data).__name__} with the keys "
             f"{', '.join(map(repr, data))}; pass one split of it, or a Dataset of its rows"
         )
-    unread = isinstance(data, (Mapping, pd.DataFrame, pd.Series))
+    unread = isinstance(data, Mapping) or is_pandas(data)
     if unread or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         raise InputError(f"data: expected a Dataset, a DataLoader or (X, y), got {type(data).__name__}")
     return _of_dataset(data, batch_size, stack)

@@ -14,6 +14,8 @@ from noshadow.extract.torch.batches import listed
 from noshadow.extract.torch.layers import is_linear, refuse_quantised
 from noshadow.extract.torch.watching import Call
 
+__all__ = ["Match", "best_match", "find_head", "named_outputs", "settled"]
+
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "identity": lambda z: z,
     "sigmoid": torch.sigmoid,

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from noshadow.errors import InputError
 
+__all__ = ["Call", "evaluating", "require_readable", "running_eagerly", "unwrapped", "watch"]
+
 _KEPT_BYTES = 2**30
 """What the record of a batch may hold. The largest tensors go first: a head's are small, a transformer's are not."""
 

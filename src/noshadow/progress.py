@@ -1,10 +1,10 @@
 """Progress, one convention: whatever may take more than a few seconds has an argument ``progress``.
 
-    None          a bar on stderr, where that is a terminal
+    None          a bar on stderr, where that is a terminal and the work is not part of other work that may show one
     True, False   a bar, no bar
     a function    is called as ``progress(stage, done, total)`` with each step, and draws what it likes
 
-Only this module draws. Work inside work that shows a bar shows none of its own.
+Only this module draws, and one bar at a time.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Advance(Protocol):
     def __call__(self, steps: float = 1) -> None: ...
 
 
-_drawing = threading.Lock()
-"""Held while a bar is on the screen: a terminal has room for one."""
+_screen = threading.Lock()  # held while a bar is on it: there is room for one
+_work = threading.local()  # how many stages this thread is in
 
 
 @contextmanager
@@ -45,18 +45,22 @@ def progress_bar(
 
     ``done`` of the steps were done before; the time left is not reckoned from them.
     """
-    if callable(progress):
-        yield _reporting(title, total, progress, done)
-        return
-    wanted = sys.stderr.isatty() if progress is None else progress
-    if not (wanted and _drawing.acquire(blocking=False)):
-        yield lambda steps=1: None
-        return
+    depth = getattr(_work, "depth", 0)
+    wanted = depth == 0 and sys.stderr.isatty() if progress is None else progress
+    _work.depth = depth + 1
     try:
-        with _bar(title, total, in_bytes, done) as advance:
-            yield advance
+        if callable(wanted):
+            yield _reporting(title, total, wanted, done)
+        elif wanted and _screen.acquire(blocking=False):
+            try:
+                with _bar(title, total, in_bytes, done) as advance:
+                    yield advance
+            finally:
+                _screen.release()
+        else:
+            yield lambda steps=1: None
     finally:
-        _drawing.release()
+        _work.depth = depth
 
 
 def _reporting(title: str, total: int | None, report: Report, done: float) -> Advance:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import errno
+import inspect
 import os
 import subprocess
 import sys
@@ -14,9 +16,12 @@ import torch
 import typer
 
 from noshadow import shadow
+from noshadow.cli import app
 from noshadow.commands.policy import COULD_NOT, USAGE, Command, explained_errors
 from noshadow.errors import FileError, InputError, NoshadowWarning, missing_extra
 from noshadow.shadow.store import StoreError
+from noshadow.shadow.study import StudyError
+from noshadow.shadow.work import Failure
 from tests.shadow.toys import N_SAMPLES
 
 OPTIONS = {"ridge": "--ridge", "head": "--head", "full_step": "--full-step", "bias": "--bias"}
@@ -135,3 +140,34 @@ def test_help_needs_no_torch_and_fits_80_columns():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def commands(group, before=()):
+    """The function behind every command and subcommand, by its words."""
+    found = {(*before, one.name or one.callback.__name__): one.callback for one in group.registered_commands}
+    if before and group.registered_callback is not None:
+        found[before] = group.registered_callback.callback
+    for inner in group.registered_groups:
+        found |= commands(inner.typer_instance, (*before, inner.name))
+    return found
+
+
+def test_every_command_goes_through_the_policy():
+    """All that a command does, but for naming things, is inside of ``explained_errors``."""
+    found = commands(app)
+    assert {("demo",), ("score",), ("attack",), ("bench",), ("theory",), ("theory", "figure")} <= set(found)
+    for words, function in found.items():
+        (tree,) = ast.parse(inspect.getsource(inspect.unwrap(function))).body
+        *before, last = tree.body
+        assert all(isinstance(node, (ast.Expr, ast.Assign)) for node in before), words
+        assert isinstance(last, ast.With), words
+        assert last.items[0].context_expr.func.id == "explained_errors", words
+        assert {"as_json"} <= set(inspect.signature(function).parameters), words
+
+
+@pytest.mark.parametrize(("failed", "end"), [(3, "2: no"), (4, "2: no; 1 more"), (6, "2: no; 3 more")])
+def test_of_many_failed_models_a_few_are_named(capsys, failed, end):
+    failures = {f"model {number}": Failure("no") for number in range(failed)}
+    code, text = ends_with(StudyError("models failed.", failures), capsys)
+    assert code == COULD_NOT
+    assert text == f"error: models failed. model 0: no; model 1: no; model {end}"

@@ -40,6 +40,7 @@ from noshadow.attacks.counterpart import counterparts
 from noshadow.attacks.moments import Side, centred, sides, units
 from noshadow.attacks.result import AttackResult, conclude, undecided_elsewhere
 from noshadow.errors import InputError, NoshadowWarning, name_rows
+from noshadow.progress import Progress, progress_bar
 
 __all__ = [
     "DOMINATED",
@@ -77,6 +78,7 @@ def lira(
     *,
     members: Members = "higher",
     constant: Literal["raise", "tie"] = "raise",
+    progress: Progress = None,
 ) -> AttackResult:
     """Attack each of K models with the rest as references.
 
@@ -91,6 +93,7 @@ def lira(
     members     whether members' signals are "higher" (logits), "lower" (losses) or "either" (signed residuals).
                 "offline" needs one of the first two; with "either" the tiebreak is |d̂′|
     constant    records whose signal never varies: "raise", or "tie" to score them on the threshold (0 online)
+    progress    a bar or none, or a function that is told; None: a bar where stderr is a terminal
 
     Online scores decide at 0; offline ones where the other models' balanced accuracy is best.
     ``separation`` is d̂′ of the signal (averaged over queries) and keeps its sign: positive where members'
@@ -114,18 +117,20 @@ def lira(
     queries = x.unbind(2) if x.ndim == 3 else (x,)
     known &= _varying(queries, constant)
     if not bool(known.all()):
-        some: Any = {"variance": rule, "members": members, "constant": constant}
+        some: Any = {"variance": rule, "members": members, "constant": constant, "progress": progress}
         return undecided_elsewhere(lira(x[:, known], inside[:, known], variant, center=center, **some), known, inside)
     scores = torch.zeros((2, n_models, n_records), dtype=torch.float64, device=x.device)
-    for query in queries:
-        unit = units(query)
-        unit = unit if rule == "per_sample" else unit.max().expand(n_records)
-        pooled = None if rule == "per_sample" else _pooled_variances(query, unit, inside)
-        for columns in column_chunks(n_records, n_models):
-            part = centred(query, unit, columns)
-            scores[:, :, columns] += _scores(part, inside[:, columns], variant, center, members, pooled)
-            if variant == "offline_two_sided":
-                scores[:, :, columns] += unit[columns].log()  # a density is per unit
+    with progress_bar("LiRA", n_records * len(queries), progress) as advance:
+        for query in queries:
+            unit = units(query)
+            unit = unit if rule == "per_sample" else unit.max().expand(n_records)
+            pooled = None if rule == "per_sample" else _pooled_variances(query, unit, inside)
+            for columns in column_chunks(n_records, n_models):
+                part = centred(query, unit, columns)
+                scores[:, :, columns] += _scores(part, inside[:, columns], variant, center, members, pooled)
+                if variant == "offline_two_sided":
+                    scores[:, :, columns] += unit[columns].log()  # a density is per unit
+                advance(columns.stop - columns.start)
     statistic = x if x.ndim == 2 else (x.to(torch.float64) / x.shape[2]).sum(2)
     cut = scores.new_zeros(n_models) if variant == "online" else None
     attack = f"lira {variant}, variance {rule}"

@@ -36,6 +36,7 @@ from noshadow.attacks.arrays import (
 from noshadow.attacks.counterpart import counterparts
 from noshadow.attacks.result import AttackResult, conclude, undecided_elsewhere
 from noshadow.errors import InputError
+from noshadow.progress import Progress, progress_bar
 
 __all__ = ["CANCELS", "TINY", "log_average", "rmia"]
 
@@ -54,6 +55,7 @@ def rmia(
     a: float = 0.3,
     temperature: float = 1.0,
     scale: Literal["logit", "log_probability"] = "logit",
+    progress: Progress = None,
 ) -> AttackResult:
     """Attack each of K models with the rest as references.
 
@@ -67,6 +69,7 @@ def rmia(
                  temperature), p^(1/T) for "log_probability"
     scale        "logit": log p = −log(1 + exp(−φ/T)); "log_probability": any log p ≤ 0, for squared
                  error −loss (a Gaussian likelihood with T = 2σ²)
+    progress     a bar or none, or a function that is told; None: a bar where stderr is a terminal
 
     Decisions are cut where the other models' balanced accuracy is best; ``separation`` is d̂′ of the
     log-ratio log p(x|θ) − log p(x). The attack compares probabilities: records that every model is sure of
@@ -91,15 +94,21 @@ def rmia(
     known = attackable(inside, 2 if online else 1, 2)
     if not bool(known.all()):
         options: Any = {"variant": variant, "gamma": gamma, "a": a, "temperature": temperature, "scale": scale}
+        options["progress"] = progress
         return undecided_elsewhere(rmia(x[:, known], inside[:, known], z, **options), known, inside)
-    ratios = _log_ratios(x, inside, online, a, logit, temperature)
-    require_variety(ratios[0], "signal", f"the likelihood ratio at temperature {temperature:g}")
-    if z is None:
-        scores = [_dominated_in_pool(ratio, math.log(gamma)) for ratio in ratios]
-    else:
+    with progress_bar("RMIA", n_records + 2 * n_models, progress) as advance:
+        ratios = _log_ratios(x, inside, online, a, logit, temperature)
+        advance(n_records)
+        require_variety(ratios[0], "signal", f"the likelihood ratio at temperature {temperature:g}")
         # the population is out of every model: online, its average is over all references as they are
-        of_population = _log_ratios(z, None, False, 1.0 if online else a, logit, temperature)[0]
-        scores = [_dominated(ratio, of_population, math.log(gamma)) for ratio in ratios]
+        of_population = None if z is None else _log_ratios(z, None, False, 1.0 if online else a, logit, temperature)[0]
+        scores = []
+        for ratio in ratios:
+            if of_population is None:
+                scores.append(_dominated_in_pool(ratio, math.log(gamma)))
+            else:
+                scores.append(_dominated(ratio, of_population, math.log(gamma)))
+            advance(n_models)
     return conclude(f"rmia {variant}", inside, ratios[0], scores[0], scores[1])
 
 

@@ -15,6 +15,7 @@ Features of an output, all from logits:
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -37,6 +38,7 @@ from noshadow.attacks.result import AttackResult, conclude, undecided_elsewhere
 from noshadow.attacks.signal import check_outputs, outputs_and_targets, require_squarable
 from noshadow.errors import InputError
 from noshadow.heads import Head
+from noshadow.progress import Advance, Progress, progress_bar
 
 __all__ = ["FEW", "LARGEST", "TOP", "shokri"]
 
@@ -56,6 +58,7 @@ def shokri(
     rows: int = 5000,
     folds: int | None = None,
     seed: int = 0,
+    progress: Progress = None,
 ) -> AttackResult:
     """Attack each of K models with classifiers trained on the rest.
 
@@ -68,6 +71,7 @@ def shokri(
                 into F folds and a fold is attacked by classifiers trained on the models outside it, K/F times
                 faster and with the same guarantee
     seed        of the draw, the folds and the classifiers
+    progress    a bar or none, or a function that is told; None: a bar where stderr is a terminal
 
     Scores are log-odds less those of the rows trained on, so that both sides weigh the same, and decide at 0.
     """
@@ -84,14 +88,18 @@ def shokri(
         raise InputError(f"rows: a classifier needs at least {2 * FEW} shadow rows, got {rows!r}")
     known = attackable(inside)
     if not bool(known.all()):
-        options: Any = {"rows": rows, "folds": folds, "seed": seed}
+        options: Any = {"rows": rows, "folds": folds, "seed": seed, "progress": progress}
         found = shokri(z[:, known], inside[:, known], y[known], head, classifier, **options)
         return undecided_elsewhere(found, known, inside)
     features, member, beside = _features(z, y, kind), to_numpy(inside), to_numpy(counterparts(inside))
     labels = to_numpy(y) if kind.classifies else np.zeros(n_records, dtype=np.int64)
-    with threadpool_limits(limits=1):  # fits this small are slowed down by threads
+    fit = partial(_fit, classifier, seed=seed)
+    # fits this small are slowed down by threads
+    with threadpool_limits(limits=1), progress_bar("Shokri", 2 * n_folds, progress) as advance:
         scores = [
-            torch.from_numpy(_scores(features, member, labels, left_out, classifier, rows, n_folds, seed)).to(z.device)
+            torch.from_numpy(_scores(features, member, labels, left_out, fit, rows, n_folds, seed, advance)).to(
+                z.device
+            )
             for left_out in (None, beside)
         ]
     cut = scores[0].new_zeros(n_models)
@@ -99,7 +107,15 @@ def shokri(
 
 
 def _scores(
-    features: Floats, member: Bools, labels: Any, beside: Any, classifier: str, rows: int, n_folds: int, seed: int
+    features: Floats,
+    member: Bools,
+    labels: Any,
+    beside: Any,
+    fit: Callable[[Floats, Bools], Callable[[Floats], Floats]],
+    rows: int,
+    n_folds: int,
+    seed: int,
+    advance: Advance,
 ) -> Floats:
     """Log-odds (K, N), each fold's by classifiers of the models outside it and, if given, of none ``beside`` (K, N)."""
     n_models, n_records = member.shape
@@ -115,13 +131,14 @@ def _scores(
         for records in groups:
             x, t = _draw(features, member, seen, records, rows, rng)
             if min(t.sum(), (~t).sum()) >= FEW or len(groups) == 1:
-                log_odds = _fit(classifier, x, t, seed)
+                log_odds = fit(x, t)
             else:
                 if everyone is None:
-                    everyone = _fit(classifier, *_draw(features, member, seen, np.arange(n_records), rows, rng), seed)
+                    everyone = fit(*_draw(features, member, seen, np.arange(n_records), rows, rng))
                 log_odds = everyone
             read = features[np.ix_(attacked, records)].reshape(-1, features.shape[2])
             scores[np.ix_(attacked, records)] = log_odds(read).reshape(len(attacked), -1)
+        advance()
     return scores
 
 

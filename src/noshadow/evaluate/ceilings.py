@@ -19,6 +19,7 @@ from noshadow.errors import InputError, NoshadowWarning
 from noshadow.evaluate.ranking import ordering, recall
 from noshadow.evaluate.replica import population_of
 from noshadow.evaluate.targets import Metric, Summary
+from noshadow.progress import Progress, progress_bar
 
 __all__ = [
     "Bools",
@@ -63,6 +64,7 @@ def ceiling(
     members: Any = None,
     splits: int = 10,
     seed: int = 0,
+    progress: Progress = None,
     **options: Any,
 ) -> Summary:
     """The attack again: what it scores as a predictor of itself, from disjoint halves of the models.
@@ -72,6 +74,7 @@ def ceiling(
               with ``rule = attacks.lira_variance(n_models)``, that of all the models, for the halves too
     members   (T, N) booleans: averaged over the members of each target; None: over all records
     splits    random halvings; each half predicts the other, and the two are averaged
+    progress  a bar or none, or a function that is told; None: a bar where stderr is a terminal
 
     A predictor that reaches it is as good as running the attack again. Both halves are noisy and hold half the models:
     a predictor without noise, or a truth from all the models, can do better; see ``oracle_ceiling``.
@@ -80,11 +83,11 @@ def ceiling(
     ½, separation 0. So few models say nothing of it, and the number should say so.
     """
     _require_same_attack(attack, n_models)
-    return over_predictions(metric, halves(attack, n_models, splits, seed), members, **options)
+    return over_predictions(metric, halves(attack, n_models, splits, seed, progress), members, **options)
 
 
 def halves(
-    attack: Callable[[Models], Measured], n_models: int, splits: int = 10, seed: int = 0
+    attack: Callable[[Models], Measured], n_models: int, splits: int = 10, seed: int = 0, progress: Progress = None
 ) -> list[tuple[Prediction, Prediction]]:
     """For each random halving of the models: the first half's result predicting the second's, and the reverse."""
     if n_models < 8:
@@ -93,10 +96,13 @@ def halves(
         raise InputError(f"splits: expected 1 or more, got {splits}")
     rng = np.random.default_rng(seed)
     found = []
-    for _ in range(splits):
-        models = rng.permutation(n_models)
-        first, second = (_ranked(attack, np.sort(half)) for half in (models[: n_models // 2], models[n_models // 2 :]))
-        found.append((Prediction(first, second), Prediction(second, first)))
+    with progress_bar("Halving the models", splits, progress) as advance:
+        for _ in range(splits):
+            models = rng.permutation(n_models)
+            split = models[: n_models // 2], models[n_models // 2 :]
+            first, second = (_ranked(attack, np.sort(half)) for half in split)
+            found.append((Prediction(first, second), Prediction(second, first)))
+            advance()
     return found
 
 
@@ -109,6 +115,7 @@ def oracle_ceiling(
     members: Any = None,
     draws: int | None = None,
     seed: int = 0,
+    progress: Progress = None,
     **options: Any,
 ) -> Summary:
     """A perfect score: what one that knows how exposed each record is would reach against so noisy a truth.
@@ -120,13 +127,14 @@ def oracle_ceiling(
     membership  (K, N) booleans
     members     (T, N) booleans: averaged over the members of each target; None: over all records
     draws       how many studies are simulated; None: 100,000 records in all, in 3 studies at least and 20 at most
+    progress    a bar or none, or a function that is told; None: a bar where stderr is a terminal
 
     A parametric bootstrap. How exposed each record truly is remains unknown, but not how much records differ: laws are
     drawn for them that differ as those of the study do (``noshadow.evaluate.replica``), and a study of as many models
     is simulated from them and attacked. The perfect score is the attack's verdict on the laws themselves. No score of
     the records does better, up to noise, as far as signals are normal and independent from model to model.
     """
-    return over_predictions(metric, oracle(attack, signal, membership, draws, seed), members, **options)
+    return over_predictions(metric, oracle(attack, signal, membership, draws, seed, progress), members, **options)
 
 
 def oracle(
@@ -135,6 +143,7 @@ def oracle(
     membership: Any,
     draws: int | None = None,
     seed: int = 0,
+    progress: Progress = None,
 ) -> list[tuple[Prediction]]:
     """For each simulated study: the attack on the records' laws predicting the attack on the study."""
     x, inside = np.asarray(signal, dtype=np.float64), np.asarray(membership).astype(bool)
@@ -151,15 +160,17 @@ def oracle(
     width = x.size // inside.size
     population = population_of(x.reshape(n_models, -1), np.repeat(inside, width, axis=1))
     found = []
-    for draw in range(times):
-        rng = np.random.default_rng([seed, draw])
-        laws = population.draw(rng)
-        # which models have a record is no part of its exposure, and no score knows it: dealt anew
-        dealt = inside[:, rng.permutation(n_records)]
-        noisy = laws.study(np.repeat(dealt, width, axis=1), rng).reshape(x.shape)
-        without_noise, everywhere = laws.study_without_noise(rng, width)
-        exact = without_noise.reshape(-1, *x.shape[1:])
-        found.append((Prediction(_ranked(attack, exact, everywhere), _ranked(attack, noisy, dealt)),))
+    with progress_bar("Simulating studies", times, progress) as advance:
+        for draw in range(times):
+            rng = np.random.default_rng([seed, draw])
+            laws = population.draw(rng)
+            # which models have a record is no part of its exposure, and no score knows it: dealt anew
+            dealt = inside[:, rng.permutation(n_records)]
+            noisy = laws.study(np.repeat(dealt, width, axis=1), rng).reshape(x.shape)
+            without_noise, everywhere = laws.study_without_noise(rng, width)
+            exact = without_noise.reshape(-1, *x.shape[1:])
+            found.append((Prediction(_ranked(attack, exact, everywhere), _ranked(attack, noisy, dealt)),))
+            advance()
     return found
 
 
@@ -206,6 +217,7 @@ def _require_same_attack(attack: Callable[[Models], Measured], n_models: int) ->
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    with warnings.catch_warnings():
+    """An attack as a part of other work: no warnings, and no bar of its own."""
+    with warnings.catch_warnings(), progress_bar("", None, False):
         warnings.simplefilter("ignore", NoshadowWarning)
         yield

@@ -34,7 +34,7 @@ def conv():
 
 
 def flat():
-    """One number a record, without the axis of outputs."""
+    """One number per record, without the axis of outputs."""
     return nn.Sequential(nn.Linear(5, 1), nn.Flatten(0))
 
 

@@ -85,7 +85,7 @@ def lira(
     signal      (K, N), or (K, N, A) for A augmented queries per record: their scores are summed, the likelihood
                 ratio of independent queries; where they are correlated it overstates the evidence
     membership  (K, N) booleans
-    variance    "per_sample": population variance of a record's references on a side (3 models a side or more)
+    variance    "per_sample": population variance of a record's references on a side (3 models per side or more)
                 "fixed":      one variance per side, pooled over the records, each about its own mean:
                               Σᵢ Sᵢ / Σᵢ (nᵢ − 1) (2 models per side or more)
                 "auto":       per_sample from 24 models on, fixed below

@@ -8,7 +8,7 @@ K = k(k+1)/2 and R = r(r+1)/2:
 
 There are two ways to do them. ``pairs``: a weighted Gram matrix, or a product X S_ab, for each of the R pairs; right
 for few outputs. ``packed``: pack(xᵢxᵢᵀ) is formed for a chunk of records, tile by tile, and everything is one product
-of (R, c) by (c, K): half the operations, in large GEMMs, but it writes K numbers a record; right from a handful of
+of (R, c) by (c, K): half the operations, in large GEMMs, but it writes K numbers per record; right from a handful of
 outputs on.
 """
 
@@ -21,12 +21,12 @@ from noshadow.triangles import packed_outer_tiles, packed_size, triangle, unpack
 
 __all__ = ["KroneckerSum", "QuadraticForms", "most_records", "use_pairs"]
 
-_MOST_PAIRS = 6  # r ≤ 3: below it, writing K numbers a record costs more than the operations it saves
+_MOST_PAIRS = 6  # r ≤ 3: below it, writing K numbers per record costs more than the operations it saves
 _TILE_BYTES = 4 * 2**20  # a tile stays in the cache between being written and being multiplied
 
 
 def use_pairs(r: int) -> bool:
-    """Whether r coupled outputs are few enough for one Gram matrix a pair."""
+    """Whether r coupled outputs are few enough for one Gram matrix per pair."""
     return packed_size(r) <= _MOST_PAIRS
 
 
@@ -36,7 +36,7 @@ def most_records(k: int, r: int) -> int | None:
 
 
 def _tile_rows(records: int, r: int) -> int:
-    """Packed entries a tile; more where the other factor is so large that every tile draws it from memory again."""
+    """Packed entries per tile; more where the other factor is so large that every tile draws it from memory again."""
     return max(64, _TILE_BYTES // (8 * records), packed_size(r) // 6)
 
 

@@ -47,7 +47,7 @@ class Basis:
 
 
 def most_directions(subspace: int | None, network: Network, records: int, shift: float) -> int:
-    """How far the basis may grow: as long as it costs less than half of one product a record, and fits in memory."""
+    """How far the basis may grow: as long as it costs less than half of one product per record, and fits in memory."""
     if shift == 0.0:
         return 0
     if subspace is not None:

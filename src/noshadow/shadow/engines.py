@@ -64,7 +64,7 @@ class Engine(Protocol):
 
 
 def share_cores(n_tasks: int, workers: int | None, threads: int | None) -> tuple[int, int]:
-    """Workers and threads of each: a core a worker, and more threads only where there are fewer tasks than
+    """Workers and threads of each: a core per worker, and more threads only where there are fewer tasks than
     cores.
 
     The threads depend on the whole study and the machine, never on ``workers`` or on what is left to do,

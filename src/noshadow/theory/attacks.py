@@ -3,7 +3,7 @@
 Two tests: ``"threshold"`` is the paper's Corollary 3.3 (call the record a member when its loss is small);
 ``"optimal"`` is the Neyman-Pearson test, which does better at small false-positive rates when |ε| > τ with
 τ = σ√(h̄/(n−p)), and is the same test otherwise. Two laws: ``exact=False`` puts V = n−p, closed forms for any
-number of points; ``exact=True`` averages over V ~ χ²_{n−p}, some tens of milliseconds a point.
+number of points; ``exact=True`` averages over V ~ χ²_{n−p}, some tens of milliseconds per point.
 """
 
 from __future__ import annotations
@@ -292,7 +292,7 @@ def _each(points: Points, figure: Callable[[Curve], float], degenerate: float, t
 
 
 def _each_level(alpha: Array, points: Points) -> tuple[Array, Array]:
-    """The exact optimal rates: one curve a point, read at all its levels."""
+    """The exact optimal rates: one curve per point, read at all its levels."""
     arrays = np.broadcast_arrays(points.leverage, points.error, points.sigma)
     shape = np.broadcast_shapes(alpha.shape, arrays[0].shape)
     h, error, sigma = (a.reshape((1,) * (len(shape) - a.ndim) + a.shape) for a in arrays)

@@ -60,7 +60,7 @@ class Sample:
 
     leverage    (n,)            h̄ = (n−p) h/(1−h), with which V = n−p gives back the observed leverage h
     error       (n,) or (n, q)  ε = e/(1−h), the left-out residual: unbiased for the structural error
-    sigma       (n,)            noise of the other records, √(RSS₋ᵢ/(n−1−p)), a response
+    sigma       (n,)            noise of the other records, √(RSS₋ᵢ/(n−1−p)), per response
     covariance  (q, q) or None  Σ_y of q responses: the residuals' covariance, n−p degrees of freedom
     n, p                        records, and rank of the design with its constant column
     undefined   (n,)            h = 1: without this record the fit is undefined; ε is set to 0 there

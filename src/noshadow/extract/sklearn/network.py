@@ -1,6 +1,6 @@
 """MLPClassifier and MLPRegressor: the last layer on the activations below it.
 
-With b records a batch (all of them for lbfgs):
+With b records per batch (all of them for lbfgs):
 
     MLPClassifier   Σ wᵢ ℓᵢ over a batch + α/2 ‖θ‖²         Λ = α n/b; several labels: a logistic problem each
     MLPRegressor    ½Σ wᵢ(yᵢ−ŷᵢ)² over a batch + α/2 ‖θ‖²   Λ = 2α n/b

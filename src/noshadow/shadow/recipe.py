@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
 from noshadow.errors import InputError
@@ -89,15 +88,4 @@ class Recipe:
 
 def training_loss(head: str) -> Loss:
     """The mean loss of a head over a batch: ‖y − z‖², log(1 + exp(−s z)) or cross-entropy."""
-    return _LOSSES[get_head(head).name]
-
-
-def _squared(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs - targets).square().sum(-1).mean()
-
-
-def _logistic(outputs: Tensor, targets: Tensor) -> Tensor:
-    return F.binary_cross_entropy_with_logits(outputs.squeeze(-1), targets.to(outputs.dtype))
-
-
-_LOSSES: dict[str, Loss] = {"squared": _squared, "logistic": _logistic, "softmax": F.cross_entropy}
+    return get_head(head).training_loss

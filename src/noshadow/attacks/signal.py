@@ -29,7 +29,7 @@ def signal(outputs: Any, targets: Any, head: str, variant: str | None = None) ->
     """The attack signal φ (K, N), or (K, N, A) for A augmented queries per record.
 
     outputs   (K, N, m) or (K, N, A, m): logits or predictions; (K, N) where there is one (logistic, squared)
-    targets   (N,) classes; (N,) or (N, q) values for squared error
+    targets   (N,) classes, or one-hot (N, m); (N,) or (N, q) values for squared error
     head      "softmax":  φ = z_y − logsumexp of the other logits, never through probabilities
               "logistic": φ = z for class 1, −z for class 0
               "squared":  by ``variant``, "loss" ‖y − ŷ‖² (the default), "log_loss" its logarithm,

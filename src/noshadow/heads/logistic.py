@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from noshadow.errors import InputError
 from noshadow.heads.checks import probabilities, require_class_weight, within_unit_interval
 from noshadow.heads.numerics import softplus, softplus_change
-from noshadow.heads.protocol import Head, HeadName, Signal
+from noshadow.heads.protocol import Head, Signal
 from noshadow.heads.targets import counted, require_classes
 from noshadow.heads.uncoupled import Uncoupled
 
@@ -20,7 +20,7 @@ from noshadow.heads.uncoupled import Uncoupled
 class _Binary(Uncoupled):
     """What one label and several have in common: targets are 0 or 1, outputs are logits of 1."""
 
-    name: HeadName = "logistic"
+    name: str = "logistic"
     classifies = True
     signal_scale: Literal["logit", "loss"] = "logit"
 

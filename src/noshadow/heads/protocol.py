@@ -8,8 +8,6 @@ from typing import ClassVar, Literal, Protocol
 
 from torch import Tensor
 
-HeadName = Literal["squared", "logistic", "softmax"]
-
 
 @dataclass(frozen=True)
 class Signal:
@@ -35,7 +33,7 @@ class Head(Protocol):
     mean_weighs_classes  torch's mean of this loss divides by the sum of the records' class weights
     """
 
-    name: HeadName
+    name: str
     classifies: bool
     fewest_outputs: int
     signals: ClassVar[Mapping[str, Signal]]

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from noshadow.errors import InputError, name_rows
 from noshadow.heads.checks import probabilities, require_class_weight, within_unit_interval
 from noshadow.heads.numerics import HARMLESS, softplus, softplus_change
-from noshadow.heads.protocol import Head, HeadName, Signal
+from noshadow.heads.protocol import Head, Signal
 from noshadow.heads.targets import MULTI_LABEL, SQUARED, form_of, require_classes
 from noshadow.triangles import packed_outer, packed_size
 
@@ -28,7 +28,7 @@ class Softmax:
     With t = argmax z and the small vector d = e_t − p, W = −diag(d) + e_t dᵀ + d e_tᵀ − d dᵀ.
     """
 
-    name: HeadName = "softmax"
+    name: str = "softmax"
     classifies = True
     fewest_outputs = 2
     signals: ClassVar[Mapping[str, Signal]] = {"logit": Signal("higher")}
@@ -176,12 +176,14 @@ class Softmax:
         """
         index, rival = y.unsqueeze(-1), margins.argmax(-1, keepdim=True)
         apart = (d - d.gather(-1, rival)).scatter(-1, index, 0.0)
-        q, log_q = torch.softmax(margins, -1), torch.log_softmax(margins, -1)
-        small = q * torch.expm1(apart.clamp(max=HARMLESS))
-        large = torch.exp((log_q + apart).clamp(max=HARMLESS)) - q  # of a rare class: eᵃ may overflow, q eᵃ does not
-        near = torch.log1p(torch.where(apart < HARMLESS, small, large).sum(-1))
-        far = torch.logsumexp(log_q + apart, -1)
-        beside = torch.where((log_q + apart).amax(-1) < HARMLESS, near, far)
+        q = torch.softmax(margins, -1)
+        rises = q * torch.expm1(apart.clamp(max=HARMLESS))
+        beside = torch.log1p(rises.sum(-1))
+        if bool((apart >= HARMLESS).any()):  # of a rare class: eᵃ may overflow, q eᵃ need not
+            grown = torch.log_softmax(margins, -1) + apart
+            rises = torch.where(apart < HARMLESS, rises, torch.exp(grown.clamp(max=HARMLESS)) - q)
+            near, far = torch.log1p(rises.sum(-1)), torch.logsumexp(grown, -1)
+            beside = torch.where(grown.amax(-1) < HARMLESS, near, far)
         return beside + (d.gather(-1, rival) - d.gather(-1, index)).squeeze(-1)
 
     @staticmethod

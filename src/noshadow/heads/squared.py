@@ -10,7 +10,7 @@ from torch import Tensor
 
 from noshadow.errors import InputError, name_rows
 from noshadow.heads.numerics import floored_log
-from noshadow.heads.protocol import Head, HeadName, Signal
+from noshadow.heads.protocol import Head, Signal
 from noshadow.heads.targets import counted
 from noshadow.heads.uncoupled import Uncoupled
 
@@ -21,7 +21,7 @@ class SquaredError(Uncoupled):
     Other forms of φ are its logarithm and, for one output, the signed residual y − z.
     """
 
-    name: HeadName = "squared"
+    name: str = "squared"
     classifies = False
     signals: ClassVar[Mapping[str, Signal]] = {
         "loss": Signal("lower", squares=True),

@@ -7,13 +7,12 @@ from typing import NoReturn
 from torch import Tensor
 
 from noshadow.errors import InputError
-from noshadow.heads.protocol import HeadName
 
 
 class Uncoupled:
     """Their curvature is a number per record (and label), and no reduction of the outputs is needed."""
 
-    name: HeadName
+    name: str
     fewest_outputs = 1
     mean_weighs_classes = False
 

@@ -99,8 +99,7 @@ class Logistic(_Binary):
     def predicted(self, z: Tensor) -> Tensor:
         return (z > 0).to(torch.int64).squeeze(-1)
 
-    @staticmethod
-    def training_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(outputs.squeeze(-1), targets.to(outputs.dtype))
 
     def read_targets(self, y: Tensor, m: int) -> Tensor:
@@ -163,8 +162,7 @@ class MultiLabel(_Binary):
     def predicted(self, z: Tensor) -> Tensor:
         return self._label.predicted(z.unsqueeze(-1))
 
-    @staticmethod
-    def training_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         each = F.binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype), reduction="none")
         return each.sum(-1).mean()
 

@@ -115,8 +115,7 @@ class Softmax:
     def predicted(self, z: Tensor) -> Tensor:
         return z.argmax(-1)
 
-    @staticmethod
-    def training_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(outputs, targets)
 
     def terms(self, m: int) -> int:
@@ -214,6 +213,9 @@ class SmoothedSoftmax(Softmax):
 
     def loss_change(self, z: Tensor, y: Tensor, d: Tensor) -> Tensor:
         return super().loss_change(z, y, d) + self._tilt(d, y)
+
+    def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return super().training_loss(outputs, targets) + self._tilt(outputs, targets).mean()
 
     def _tilt(self, v: Tensor, y: Tensor) -> Tensor:
         """ε_y (v_y − uᵀv)."""

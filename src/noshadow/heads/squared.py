@@ -73,8 +73,7 @@ class SquaredError(Uncoupled):
     def predicted(self, z: Tensor) -> Tensor:
         raise InputError("head: a squared-error head predicts values, its outputs, and no classes")
 
-    @staticmethod
-    def training_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return (outputs - targets).square().sum(-1).mean()
 
     def for_outputs(self, m: int) -> Head:

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
 from noshadow.errors import InputError
-from noshadow.heads import get_head
 from noshadow.shadow.fingerprint import describe_value
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -84,8 +83,3 @@ class Recipe:
     def fingerprint(self) -> dict[str, Any]:
         """The fields as JSON: numbers and names as they are, functions by their content."""
         return {name: describe_value(value, name) for name, value in self.parts().items()}
-
-
-def training_loss(head: str) -> Loss:
-    """The mean loss of a head over a batch: ‖y − z‖², log(1 + exp(−s z)) or cross-entropy."""
-    return get_head(head).training_loss

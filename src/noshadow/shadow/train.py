@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from noshadow.errors import InputError
-from noshadow.heads import make_head
+from noshadow.heads import get_head, make_head
 from noshadow.heads.targets import check_targets
 from noshadow.shadow.fingerprint import describe_parts
 from noshadow.shadow.networks import (
@@ -41,7 +41,7 @@ from noshadow.shadow.networks import (
     find_dropouts,
     seed_dropouts,
 )
-from noshadow.shadow.recipe import ELEMENTWISE_OPTIMIZERS, Loss, Recipe, training_loss
+from noshadow.shadow.recipe import ELEMENTWISE_OPTIMIZERS, Loss, Recipe
 from noshadow.shadow.record import Record, Recorder
 from noshadow.shadow.work import Members, advance, limited_threads
 
@@ -83,7 +83,8 @@ class TorchTrainer:
         self.model = model
         self.recipe = recipe
         self.head = head
-        self.loss = training_loss(head) if loss is None else loss
+        self.loss = loss
+        self._mean_loss = get_head(head).training_loss if loss is None else loss
         self.vectorise = vectorise
         self.device = device
         self.record = record
@@ -148,7 +149,7 @@ class TorchTrainer:
         parts = {
             "model": self.model,
             "network": network,
-            "loss": self.head if self.loss is training_loss(self.head) else self.loss,
+            "loss": self.head if self.loss is None else self.loss,
             "inputs": self.inputs.cpu().numpy(),
             "targets": self.targets.cpu().numpy(),
             **{f"recipe.{name}": value for name, value in self.recipe.parts().items()},
@@ -183,10 +184,10 @@ class TorchTrainer:
         return network
 
     def _single_network(self, seed: int) -> SingleNetwork:
-        return SingleNetwork(self._new_module(seed, self._sites), self.loss)
+        return SingleNetwork(self._new_module(seed, self._sites), self._mean_loss)
 
     def _stacked_network(self, seeds: Sequence[int]) -> StackedNetwork:
-        return StackedNetwork([self._new_module(seed, self._sites) for seed in seeds], self.loss)
+        return StackedNetwork([self._new_module(seed, self._sites) for seed in seeds], self._mean_loss)
 
     def _trained(self, network: Network, members: Sequence[Members], seeds: Sequence[int]) -> list[NDArray[Any]]:
         with _own_randomness(seeds[0], self.device):
@@ -196,7 +197,7 @@ class TorchTrainer:
 
     def _recorded(self, record: Record, members: Members, seed: int) -> dict[str, NDArray[Any]]:
         module = self._new_module(seed, self._sites)
-        network = SingleNetwork(module, self.loss)
+        network = SingleNetwork(module, self._mean_loss)
         recorder = Recorder(record, self.recipe.epochs, module, (self.inputs, self.targets), self.head)
         with _own_randomness(seed, self.device):
             for epoch_done in self._steps(network, [members], [seed], self.recipe.epochs):

@@ -124,3 +124,12 @@ def test_probabilities_in_the_place_of_logits_are_noticed():
 def test_bad_input_is_named(outputs, targets, head, variant, message):
     with pytest.raises(InputError, match=message):
         attacks.signal(outputs, targets, head, variant)
+
+
+@pytest.mark.parametrize("size", [1e-160, 1e160])
+def test_residuals_that_cannot_be_squared_are_named_where_they_are_squared(size):
+    outputs, targets = np.random.default_rng(0).normal(size=(4, 3)) * size, np.zeros(3)
+    for form in (None, "loss", "log_loss"):
+        with pytest.raises(InputError, match=r"outputs: residuals up to .* in row \d .* cannot be squared; divide"):
+            attacks.signal(outputs, targets, "squared", form)
+    assert np.array_equal(attacks.signal(outputs, targets, "squared", "signed_residual"), -outputs)

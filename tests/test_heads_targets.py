@@ -94,3 +94,12 @@ def test_probabilities_are_noticed_everywhere_in_the_same_words(head, m):
             read(z)
     assert said[0] == said[1]
     assert ("rows sum to 1" in said[0]) == (m > 1)
+
+
+def test_small_logits_of_a_single_class_are_no_probabilities():
+    """The signal of other heads is attacked as a logit of class 1, and may well be within [0, 1]."""
+    z = np.random.default_rng(2).random((N, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        LastLayer(X, z, np.ones(N, dtype=int), "logistic")
+        attacks.signal(np.stack([z, z]), np.ones(N, dtype=int), "logistic")

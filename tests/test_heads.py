@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from noshadow.errors import InputError
 from noshadow.heads import HEADS, complement_basis, get_head, make_head
 from noshadow.triangles import packed_outer, packed_outer_tiles, unpack
 
@@ -176,6 +177,118 @@ def test_loss_change_of_many_classes_at_any_size():
         before, shift = ([mpmath.mpf(float(v)) for v in values] for values in (z, d))
         truth = loss([a + b for a, b in zip(before, shift, strict=True)]) - loss(before)
         assert close(HEADS["softmax"].loss_change(*_columns(z, 0, d))[0], truth, 1e-12), (z, d)
+
+
+def signal(z, y):
+    """φ of a softmax in 60 digits."""
+    return z[y] - mpmath.log(mpmath.fsum(mpmath.exp(v) for k, v in enumerate(z) if k != y))
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-30, 1e-12, 1e-5, 0.3, 5.0, 29.9, 30.1, 100.0, 1e6])
+def test_signal_change_does_not_cancel(size):
+    z, d = [1.0, -2.0, 0.5, 0.25], [size, -0.7 * size, 0.1 * size, 2.0 * size]
+    before, shift = ([mpmath.mpf(v) for v in values] for values in (z, d))
+    for y in range(4):
+        truth = signal([a + b for a, b in zip(before, shift, strict=True)], y) - signal(before, y)
+        if size < 1e-20:  # 60 digits do not tell 1 + 1e-300 from 1: the gradient is the change
+            q = [mpmath.exp(v) if k != y else mpmath.mpf(0) for k, v in enumerate(before)]
+            truth = shift[y] - mpmath.fsum(a * b for a, b in zip(q, shift, strict=True)) / mpmath.fsum(q)
+        found = mpmath.mpf(HEADS["softmax"].signal_change(*_columns(z, y, d)).item())
+        assert abs(found - truth) <= 2e-15 * size, (size, y)  # beside the steps: for y = 0 they nearly cancel for good
+    for y, sign in ((0, -1), (1, 1)):
+        assert HEADS["logistic"].signal_change(*_columns([2.0], y, [size])).item() == sign * size
+    values = [torch.tensor([[v]], dtype=torch.float64) for v in (3.0, 1.0, size)]
+    assert close(HEADS["squared"].signal_change(*values)[0], mpmath.mpf(size) * (4 + mpmath.mpf(size)), 1e-14)
+
+
+def test_signal_change_of_many_classes_at_any_size():
+    rng = np.random.default_rng(1)
+    for _ in range(400):
+        m = int(rng.integers(2, 6))
+        z, d = rng.normal(size=m) * 10.0 ** rng.uniform(-2, 3), rng.normal(size=m) * 10.0 ** rng.uniform(-14, 4)
+        before, shift = ([mpmath.mpf(float(v)) for v in values] for values in (z, d))
+        truth = signal([a + b for a, b in zip(before, shift, strict=True)], 0) - signal(before, 0)
+        found = mpmath.mpf(HEADS["softmax"].signal_change(*_columns(z, 0, d)).item())
+        # steps of classes may cancel each other for good: relative to the largest step, not to what is left of it
+        assert abs(found - truth) <= 1e-14 * max(abs(v - shift[0]) for v in shift[1:]), (z, d)
+
+
+@pytest.mark.parametrize("rarity", [40.0, 60.0, 700.0])
+@pytest.mark.parametrize("step", [29.9, 30.1, 35.0, 600.0, 720.0])
+def test_changes_by_a_rare_class_that_steps_far(rarity, step):
+    """q eᵃ decides, not eᵃ: log(1 + e⁻²⁵) is lost beside 1, and e⁷²⁰ overflows where e⁻⁷⁰⁰e⁷²⁰ does not."""
+    z, d = [0.0, 0.5, -rarity], [0.0, 0.0, step]
+    before, after = ([mpmath.mpf(v) for v in values] for values in (z, [0.0, 0.5, step - rarity]))
+    truth = -mpmath.log1p(mpmath.exp(-rarity - 0.5) * mpmath.expm1(step) / (1 + mpmath.exp(-rarity - 0.5)))
+    assert close(HEADS["softmax"].signal_change(*_columns(z, 0, d))[0], truth, 1e-15 * (rarity + step))
+    with mpmath.workdps(400):  # a change of e⁻⁶⁷⁰ is the last of 290 digits of the loss
+        truth = exact(after, 0)[0] - exact(before, 0)[0]
+    assert close(HEADS["softmax"].loss_change(*_columns(z, 0, d))[0], truth, 1e-15 * (rarity + step))
+
+
+def test_labels_have_no_signal_in_common():
+    head = make_head("logistic", 3)
+    assert not head.signals
+    for method in (head.signal, head.signal_gradient, lambda z, y: head.signal_change(z, y, z), head.attack_features):
+        with pytest.raises(InputError, match="a multi-label head has no single attack statistic"):
+            method(torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("form", ["loss", "log_loss", "signed_residual"])
+def test_members_lie_where_the_signals_say(form):
+    """Overfitted outputs are nearer to their targets: down the loss and its logarithm, either way for residuals."""
+    rng = np.random.default_rng(0)
+    y = torch.as_tensor(rng.normal(size=(200, 1)))
+    near, far = (y + size * torch.as_tensor(rng.normal(size=(200, 1))) for size in (0.1, 1.0))
+    head = HEADS["squared"]
+    lower = float((head.signal(near, y, form) < head.signal(far, y, form)).double().mean())
+    assert {"lower": lower > 0.8, "either": 0.4 < lower < 0.6}[head.signals[form].members]
+
+
+@pytest.mark.parametrize(("name", "outputs"), [("squared", 3), ("logistic", 1), ("logistic", 4), ("softmax", 5)])
+def test_the_training_loss_is_the_mean_of_the_losses(name, outputs):
+    head, (z, y) = make_head(name, outputs), _records(name, outputs)
+    torch.testing.assert_close(head.training_loss(z, y), head.loss(z, y).mean(), rtol=1e-13, atol=0)
+
+
+def test_the_training_loss_of_smoothed_labels_is_torchs():
+    z, y = _records("softmax", 5)
+    expected = torch.nn.functional.cross_entropy(z, y, label_smoothing=0.2)
+    torch.testing.assert_close(make_head("softmax", 5, 0.2).training_loss(z, y), expected, rtol=1e-13, atol=0)
+
+
+@pytest.mark.parametrize(("name", "outputs"), [("logistic", 1), ("logistic", 4), ("softmax", 5)])
+def test_predicted_classes_have_no_larger_loss_than_others(name, outputs):
+    head, (z, y) = make_head(name, outputs), _records(name, outputs)
+    assert bool((head.loss(z, head.predicted(z)) <= head.loss(z, y)).all())
+    assert head.predicted(z).shape == y.shape
+
+
+def test_attacking_classifiers_read_losses_signals_and_log_probabilities():
+    z, y = _records("softmax", 7)
+    p = np.exp(z.numpy()) / np.exp(z.numpy()).sum(1, keepdims=True)
+    own = p[np.arange(len(p)), y.numpy()]
+    sums = [-np.log(own), np.log(own / (1.0 - own)), -(p * np.log(p)).sum(1)]
+    expected = np.column_stack([*sums, -np.sort(-np.log(p), axis=1)[:, :5]])
+    np.testing.assert_allclose(HEADS["softmax"].attack_features(z, y).numpy(), expected, rtol=1e-10)
+    z, y = _records("logistic", 1)
+    own = 1.0 / (1.0 + np.exp(-(2 * y.numpy() - 1) * z.numpy()[:, 0]))
+    expected = np.column_stack([-np.log(own), np.log(own / (1.0 - own))])
+    np.testing.assert_allclose(HEADS["logistic"].attack_features(z, y).numpy(), expected, rtol=1e-10)
+    z, y = _records("squared", 2)
+    loss = ((z - y) ** 2).sum(1, keepdim=True).numpy()
+    expected = np.column_stack([loss, np.log(loss), z - y, z])
+    np.testing.assert_allclose(HEADS["squared"].attack_features(z, y).numpy(), expected, rtol=1e-12)
+
+
+def _records(name, outputs):
+    """Outputs and targets of nine records."""
+    generator = torch.Generator().manual_seed(3)
+    z = 2.0 * torch.randn(9, outputs, dtype=torch.float64, generator=generator)
+    if name == "squared":
+        return z, torch.randn(9, outputs, dtype=torch.float64, generator=generator)
+    shape = (9, outputs) if name == "logistic" and outputs > 1 else (9,)
+    return z, torch.randint(0, 2 if name == "logistic" else outputs, shape, generator=generator)
 
 
 def _columns(z, y, d):

@@ -22,7 +22,7 @@ START, END = "<!-- graph:start -->", "<!-- graph:end -->"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("_version", "errors", "progress", "triangles"),
-    ("noshadow", "files", "memory", "tensors", "heads", "targets", "weights", "losses", "optimizers", "evaluate"),
+    ("noshadow", "files", "memory", "tensors", "heads", "weights", "losses", "optimizers", "evaluate"),
     ("artefact", "npz", "records", "tables"),
     ("layer",),
     ("attacks", "curvature", "diagnostics", "objective", "theory", "trace"),

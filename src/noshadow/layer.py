@@ -15,10 +15,10 @@ from torch import Tensor
 
 from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.heads import Head, get_head, make_head
+from noshadow.heads.targets import check_targets
 from noshadow.records import Records
-from noshadow.targets import check_targets
 from noshadow.tensors import as_floats, as_tensor
-from noshadow.weights import check_class_weight, check_sample_weight, record_weights, weights_of_classes
+from noshadow.weights import check_sample_weight, record_weights, weights_of_classes
 
 __all__ = ["LastLayer", "read_class_weight"]
 
@@ -92,12 +92,15 @@ class LastLayer:
         z = z.unsqueeze(1) if z.ndim == 1 else z
         _require_rows(z, "outputs", n)
         _require_finite(z, "outputs", "the model diverged on them, or the outputs are not raw logits")
-        _require_width(z, head)
-        y = check_targets(as_tensor(targets, "targets"), z, head)
+        if z.shape[1] == 0:
+            raise InputError("outputs: there are no columns")
+        plain = make_head(head, z.shape[1])
+        plain.check_width(z.shape[1])
+        y = check_targets(plain, as_tensor(targets, "targets"), *z.shape).to(z.device)
         if not (isinstance(ridge, (int, float, np.floating, np.integer)) and 0 <= ridge < math.inf):
             raise InputError(f"ridge: expected a finite number ≥ 0, got {ridge!r}")
-        smoothing = _smoothing(label_smoothing, head)
-        notes = _concerns(z, y, head)
+        concern = plain.concern(z, y)
+        notes = () if concern is None else (concern,)
         theta = None if coefficients is None else _parameters(coefficients, p + int(bias), z)
         fields = {
             "features": x,
@@ -109,13 +112,13 @@ class LastLayer:
             "penalize_bias": bool(penalize_bias),
             "coefficients": theta,
             "sample_weight": _sample_weight(sample_weight, x),
-            "class_weight": None if class_weight is None else read_class_weight(class_weight, head, z),
-            "label_smoothing": smoothing,
+            "class_weight": None if class_weight is None else read_class_weight(class_weight, plain, z),
+            "label_smoothing": _smoothing(label_smoothing),
             "notes": notes,
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)
-        _ = self.weights  # refused here where no record has any
+        _ = self.kind, self.weights  # refused here: a head without smoothed labels, weights that are all 0
         for note in notes:
             warnings.warn(note, NoshadowWarning, stacklevel=2)
 
@@ -212,21 +215,9 @@ def _require_finite(values: Tensor, name: str, remedy: str) -> None:
         raise InputError(f"{name}: NaN or infinite in {name_rows(bad.tolist())} (counted from 0); {remedy}")
 
 
-def _require_width(z: Tensor, head: str) -> None:
-    m = z.shape[1]
-    if m == 0:
-        raise InputError("outputs: there are no columns")
-    if head == "softmax" and m < 2:
-        raise InputError(
-            "outputs: a softmax head has a logit for each of two or more classes, got 1 column; use head='logistic'"
-        )
-
-
-def _smoothing(value: Any, head: str) -> float:
+def _smoothing(value: Any) -> float:
     if not (isinstance(value, (int, float, np.floating, np.integer)) and 0 <= value <= 1):
         raise InputError(f"label_smoothing: expected a number from 0 to 1, got {value!r}")
-    if value and head != "softmax":
-        raise InputError(f"label_smoothing: it is for head='softmax'; a {head} head with smoothed labels is not known")
     return float(value)
 
 
@@ -236,11 +227,12 @@ def _sample_weight(weights: Any, x: Tensor) -> Tensor | None:
     return check_sample_weight(as_floats(weights, "sample_weight"), len(x)).to(x.device)
 
 
-def read_class_weight(weights: Any, head: str, z: Tensor) -> Tensor:
+def read_class_weight(weights: Any, head: Head, z: Tensor) -> Tensor:
     """Class weights as arrays, nested lists or a mapping from class to weight, as the head of outputs z takes them."""
-    if isinstance(weights, Mapping) and head != "squared":
-        weights = weights_of_classes(weights, range(2 if head == "logistic" else z.shape[1]))
-    return check_class_weight(as_floats(weights, "class_weight"), head, z.shape[1]).to(z.device)
+    m = z.shape[1]
+    if isinstance(weights, Mapping) and head.classifies:
+        weights = weights_of_classes(weights, range(head.n_classes(m)))
+    return head.read_class_weight(as_floats(weights, "class_weight"), m).to(z.device)
 
 
 def _parameters(coefficients: Any, columns: int, z: Tensor) -> Tensor:
@@ -253,18 +245,3 @@ def _parameters(coefficients: Any, columns: int, z: Tensor) -> Tensor:
         )
     _require_finite(theta, "coefficients", "the model diverged")
     return theta
-
-
-def _concerns(z: Tensor, y: Tensor, head: str) -> tuple[str, ...]:
-    """Probabilities in the place of logits give plausible but wrong scores: say so."""
-    if head == "squared" or bool((z < 0).any()) or bool((z > 1).any()):
-        return ()
-    sums_to_one = head == "softmax" and bool(((z.sum(1) - 1).abs() < 5e-3).all())
-    both_classes = head == "logistic" and bool((y == 0).any()) and bool((y == 1).any())
-    if not (sums_to_one or both_classes):
-        return ()
-    return (
-        "outputs: these look like probabilities (all within [0, 1]"
-        + (", rows sum to 1" if sums_to_one else "")
-        + "); noshadow needs logits. Pass the outputs of the last linear layer, before softmax or sigmoid",
-    )

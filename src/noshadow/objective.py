@@ -12,11 +12,11 @@ from typing import Any
 from torch import Tensor
 
 from noshadow.errors import InputError
-from noshadow.heads import get_head
+from noshadow.heads import get_head, make_head
+from noshadow.heads.targets import check_targets
 from noshadow.layer import read_class_weight
 from noshadow.losses import Loss, read_loss
 from noshadow.optimizers import read_optimizer
-from noshadow.targets import check_targets
 from noshadow.tensors import as_tensor
 
 __all__ = ["Objective", "ridge_of_weight_decay"]
@@ -128,10 +128,9 @@ def ridge_of_weight_decay(objective: Objective, head: str, outputs: Tensor, targ
             f"weight_decay: {objective.loss.name} has reduction='sum', whose Λ depends on the batch size b; pass "
             "ridge= n/b times the weight decay instead"
         )
-    if head != "softmax":
-        return float(decay * outputs.numel())
+    kind = make_head(head, outputs.shape[1])
     by_hand = objective.sample_weight is not None or reduction == "none"
-    if objective.class_weight is None or by_hand:
-        return float(decay * len(outputs))
-    classes = check_targets(as_tensor(targets, "targets"), outputs, head)
-    return float(decay * read_class_weight(objective.class_weight, head, outputs)[classes].sum())
+    if objective.class_weight is None or by_hand or not kind.mean_weighs_classes:
+        return float(decay * (kind.terms(outputs.shape[1]) * len(outputs)))
+    classes = check_targets(kind, as_tensor(targets, "targets"), *outputs.shape).to(outputs.device)
+    return float(decay * read_class_weight(objective.class_weight, kind, outputs)[classes].sum())

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from noshadow.errors import InputError, name_rows
 
-__all__ = ["check_class_weight", "check_sample_weight", "record_weights", "weights_of_classes"]
+__all__ = ["check_sample_weight", "record_weights", "weights_of_classes"]
 
 
 def check_sample_weight(weights: Tensor, n: int) -> Tensor:
@@ -48,29 +48,6 @@ def weights_of_classes(class_weight: Mapping[Any, Any], classes: Any) -> list[fl
     if unknown:
         raise InputError(f"class_weight: {unknown[0]!r} is not a class of the model; its classes are {order}")
     return [float(class_weight.get(label, 1.0)) for label in order]
-
-
-def check_class_weight(weights: Tensor, head: str, outputs: int) -> Tensor:
-    """Finite weights ≥ 0 in float64: (m,) for softmax, (2,) for one logistic output, (m, 2) for m labels."""
-    if head == "squared":
-        raise InputError("class_weight: a squared-error head has no classes; pass sample_weight=, a weight per record")
-    w = weights.to(torch.float64)
-    if head == "logistic" and w.ndim == 2 and w.shape[0] == 1:
-        w = w.expand(outputs, -1)
-    shape = (outputs,) if head == "softmax" else (outputs, 2)
-    if head == "logistic" and outputs == 1:
-        w, shape = w.reshape(-1) if w.ndim == 2 else w, (2,)
-    if tuple(w.shape) != shape:
-        meaning = "a weight per class" if len(shape) == 1 else "the weights of 0 and of 1 for each label"
-        raise InputError(f"class_weight: expected {meaning}, shape {shape}, got {tuple(weights.shape)}")
-    bad = (~torch.isfinite(w) | (w < 0)).nonzero()
-    if len(bad):
-        which = "label" if w.ndim == 2 else "class"
-        found = float(w[tuple(bad[0])])
-        raise InputError(
-            f"class_weight: expected finite weights ≥ 0, got {found:g} for {which} {int(bad[0, 0])} (counted from 0)"
-        )
-    return w
 
 
 def record_weights(

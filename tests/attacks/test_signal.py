@@ -100,7 +100,7 @@ def test_probabilities_in_the_place_of_logits_are_noticed():
         (np.zeros((4, 3)), [0, 1, 0], "softmax", None, r"outputs: expected shape \(K, N, m\)"),
         (np.zeros((4, 3, 2)), [0, 1, 0], "logistic", None, "one logit"),
         (np.zeros((4, 3, 1)), [0, 1, 0], "softmax", None, "two logits or more"),
-        (np.zeros((4, 3, 2)), [0, 1], "softmax", None, r"targets: expected classes of shape \(3,\)"),
+        (np.zeros((4, 3, 2)), [0, 1], "softmax", None, "targets: 2 rows, but outputs has 3"),
         (np.zeros((4, 3, 2)), [0, 1, 2], "softmax", None, "got 2 in row 2"),
         (np.zeros((4, 3, 2)), [0, -1, 0], "softmax", None, "got -1 in row 1"),
         (np.zeros((4, 3)), [1, -1, 1], "logistic", None, r"\(map −1 to 0\), got -1 in row 1"),
@@ -112,7 +112,7 @@ def test_probabilities_in_the_place_of_logits_are_noticed():
             np.zeros((3, 1)),
             "squared",
             None,
-            r"targets: expected values of shape \(3, 2\)",
+            "targets: 1 value per record, but outputs has 2 columns",
         ),
         (np.full((4, 3), np.inf), np.zeros(3), "squared", None, "outputs: NaN or infinite in rows 0, 1, 2"),
         (np.zeros((4, 3)), np.zeros(3), "squared", "logit", "variant: 'logit' is not one of"),
@@ -124,3 +124,12 @@ def test_probabilities_in_the_place_of_logits_are_noticed():
 def test_bad_input_is_named(outputs, targets, head, variant, message):
     with pytest.raises(InputError, match=message):
         attacks.signal(outputs, targets, head, variant)
+
+
+@pytest.mark.parametrize("size", [1e-160, 1e160])
+def test_residuals_that_cannot_be_squared_are_named_where_they_are_squared(size):
+    outputs, targets = np.random.default_rng(0).normal(size=(4, 3)) * size, np.zeros(3)
+    for form in (None, "loss", "log_loss"):
+        with pytest.raises(InputError, match=r"outputs: residuals up to .* in row \d .* cannot be squared; divide"):
+            attacks.signal(outputs, targets, "squared", form)
+    assert np.array_equal(attacks.signal(outputs, targets, "squared", "signed_residual"), -outputs)

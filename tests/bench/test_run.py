@@ -330,8 +330,8 @@ def test_the_signal_of_classes_is_simulated_as_a_logit():
     outputs, targets = rng.normal(size=(16, 60, 4)), rng.integers(0, 4, 60)
     inside = half_splits(rng, 16, 60)
     phi = attacks.signal(outputs, targets, "softmax")
-    for name in measure.ORACLE_DRAWS:
-        options = measure._options(name, 16)
+    for name in (name for name, attack in measure.ATTACKS.items() if attack.simulated):
+        options = measure.Options.for_models(name, 16)
         whole = measure.run_attack(outputs, inside, targets, "softmax", options)
         again = measure.run_attack(phi, inside, np.ones(60, dtype=int), "logistic", options)
         np.testing.assert_allclose(again.scores, whole.scores, atol=1e-12)

@@ -11,8 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from noshadow import attacks, shadow
-from noshadow.attacks.named import Options, run_attack
-from noshadow.bench.measure import ATTACKS
+from noshadow.attacks.registry import Options, run_attack
 from noshadow.commands.attack import attack
 from noshadow.errors import InputError
 from noshadow.shadow import store
@@ -101,7 +100,7 @@ def test_lira_has_one_default(run, stores, tmp_path, store):
     done = run(store, "--json")
     study = shadow.load(stores / store)
     in_python = attacks.lira(attacks.signal(study.outputs, study.targets, store), study.membership)
-    in_bench = run_attack(study.outputs, study.membership, study.targets, store, ATTACKS["lira"])
+    in_bench = run_attack(study.outputs, study.membership, study.targets, store, Options.for_models("lira", 24))
     table = pd.read_parquet(tmp_path / "noshadow-lira.parquet")
     for result in (in_python, in_bench):
         assert np.array_equal(table["success_rate"], result.success_rate)
@@ -133,6 +132,7 @@ def test_unknown_attacks_and_options_without_use_are_errors():
         ("squared", ["--attack", "rmia", "--signal", "loss"], "error: --signal: an option of lira, of no use to rmia"),
         ("squared", ["--attack", "shokri", "--folds", "99"], "error: --folds: expected 2 … 24"),
         ("squared", ["--head", "magic"], "error: --head: "),
+        ("squared", ["--attack", "magic"], "error: --attack: 'magic' is not one of 'lira', 'rmia', 'shokri'"),
     ],
 )
 def test_errors_name_the_option(run, store, arguments, message):

@@ -267,16 +267,35 @@ def test_a_dataset_is_as_good_as_tensors():
         (lambda: Recipe(1, 8, optimizer="adagrad"), "optimizer"),
         (lambda: Recipe(1, 8, schedule="stairs"), "schedule"),
         (lambda: TorchTrainer(mlp, (X, Y[:3]), Recipe(1, 8), head="squared"), "46 inputs but 3 targets"),
-        (lambda: TorchTrainer(mlp, (X, Y), Recipe(1, 8), head="softmax"), "integer class"),
         (
-            lambda: TorchTrainer(mlp, (X, torch.eye(46, dtype=torch.int64)), Recipe(1, 8), head="softmax"),
-            r"one integer class per record, shape \(n,\), got torch.int64 of shape \(46, 46\)",
+            lambda: TorchTrainer(lambda: mlp(3), (X, Y), Recipe(1, 8), head="softmax"),
+            r"data targets: expected classes 0 … 2, got .* in rows 0, 1, 2, 3, 4 and 41 more \(counted from 0\)",
+        ),
+        (
+            lambda: TorchTrainer(lambda: mlp(3), (X, torch.eye(46, dtype=torch.int64)), Recipe(1, 8), head="softmax"),
+            r"data targets: expected classes of shape \(n,\), or one-hot \(n, 3\), got \(46, 46\)",
+        ),
+        (
+            lambda: TorchTrainer(mlp, (X, np.where(Y > 0, Y, np.nan)), Recipe(1, 8), head="squared"),
+            "data targets: NaN or infinite in row",
+        ),
+        (
+            lambda: TorchTrainer(lambda: mlp(2), (X, Y), Recipe(1, 8), head="squared"),
+            "data targets: 1 value per record, but outputs has 2 columns",
         ),
         (lambda: TorchTrainer(mlp, (X, Y), Recipe(1, 8), head="hinge"), "head"),
         (lambda: TorchTrainer(lambda: 3, (X, Y), Recipe(1, 8), head="squared"), "model: must give"),
         (lambda: TorchTrainer(flat, (X, Y), Recipe(1, 8), head="squared"), "model: gives outputs of shape"),
-        (lambda: TorchTrainer(flat, (X, CLASSES > 0), Recipe(1, 8), head="logistic"), "model: a logistic head"),
-        (lambda: TorchTrainer(mlp, (X, CLASSES), Recipe(1, 8)), "model: classes 0 … 2 need as many logits"),
+        (
+            lambda: TorchTrainer(flat, (X, CLASSES > 0), Recipe(1, 8), head="logistic"),
+            "model: gives .* a logistic head needs",
+        ),
+        (
+            lambda: TorchTrainer(lambda: mlp(2), (X, np.eye(2, dtype=int)[CLASSES % 2]), Recipe(1, 8), head="logistic"),
+            r"model: a logistic head needs outputs of shape \(n, 1\), got .* labels one at a time",
+        ),
+        (lambda: TorchTrainer(mlp, (X, CLASSES), Recipe(1, 8)), "model outputs: a softmax head has two logits or more"),
+        (lambda: TorchTrainer(lambda: mlp(2), (X, CLASSES), Recipe(1, 8)), "data targets: expected classes 0 … 1, got"),
     ],
 )
 def test_bad_input_is_named(build, named):

@@ -39,7 +39,9 @@ from noshadow.attacks.arrays import (
 from noshadow.attacks.counterpart import counterparts
 from noshadow.attacks.moments import Side, centred, sides, units
 from noshadow.attacks.result import AttackResult, conclude, undecided_elsewhere
+from noshadow.attacks.signal import signal as attack_signal
 from noshadow.errors import InputError, NoshadowWarning, name_rows
+from noshadow.heads import get_head
 from noshadow.progress import Progress, progress_bar
 
 __all__ = [
@@ -138,6 +140,21 @@ def lira(
     if variant == "offline":
         _warn_direction(result, members)
     return result
+
+
+def lira_on_outputs(
+    outputs: Any, membership: Any, targets: Any, head: str, *, signal: str | None = None, **options: Any
+) -> AttackResult:
+    """LiRA on outputs (K, N, m): by a form of the head's signal, None its first, in the direction of its members.
+
+    Records whose signal never varies are undecided. ``options`` are those of ``lira``.
+    """
+    forms = get_head(head).signals
+    if signal is not None:
+        require_choice("signal", signal, tuple(forms), f"those of a {head} head")
+    form = next(iter(forms)) if signal is None else signal
+    phi = attack_signal(outputs, targets, head, form)
+    return lira(phi, membership, members=forms[form].members, constant="tie", **options)
 
 
 def lira_variance(n_models: int) -> Literal["per_sample", "fixed"]:

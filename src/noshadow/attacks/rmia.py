@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from noshadow.attacks.arrays import (
+    Floats,
     as_membership,
     as_models_by_records,
     attackable,
@@ -35,8 +36,11 @@ from noshadow.attacks.arrays import (
 )
 from noshadow.attacks.counterpart import counterparts
 from noshadow.attacks.result import AttackResult, conclude, undecided_elsewhere
+from noshadow.attacks.signal import signal as attack_signal
 from noshadow.errors import InputError
+from noshadow.heads import get_head
 from noshadow.progress import Progress, progress_bar
+from noshadow.tensors import as_tensor
 
 __all__ = ["CANCELS", "TINY", "log_average", "rmia"]
 
@@ -110,6 +114,23 @@ def rmia(
                 scores.append(_dominated(ratio, of_population, math.log(gamma)))
             advance(n_models)
     return conclude(f"rmia {variant}", inside, ratios[0], scores[0], scores[1])
+
+
+def rmia_on_outputs(outputs: Any, membership: Any, targets: Any, head: str, **options: Any) -> AttackResult:
+    """RMIA on outputs (K, N, m): by the logits that the head's signal is, or, where it is a loss, by a Gaussian
+    likelihood as wide as the models err on what they did not see. ``options`` are those of ``rmia``."""
+    phi = attack_signal(outputs, targets, head)
+    if get_head(head).signal_scale == "logit":
+        return rmia(phi, membership, **options)
+    temperature = 2.0 * _mean_of_others(phi, membership)
+    return rmia(-phi, membership, scale="log_probability", temperature=temperature, **options)
+
+
+def _mean_of_others(loss: Floats, membership: Any) -> float:
+    """Mean loss of the records that the models were not trained on."""
+    outside = ~as_tensor(membership, "membership").cpu().numpy().astype(bool)
+    largest = float(loss.max()) or 1.0
+    return float((loss / largest).mean(where=outside)) * largest
 
 
 def _log_probability(values: Tensor, logit: bool, temperature: float) -> Tensor:

@@ -6,9 +6,9 @@ target's outputs. No classifier ever sees an output of a model that it attacks. 
 the target's counterparts either (see ``counterpart``): a classifier that recognises a record knows how often it has
 seen it as a member, which tells on which side the target is missing.
 
-Features of an output, all from logits:
-    softmax    φ, the loss, the entropy and the ``TOP`` largest log-probabilities in descending order
-    logistic   φ, the loss
+Features of an output, all from logits (``Head.attack_features``):
+    softmax    the loss, φ, the entropy and the five largest log-probabilities in descending order
+    logistic   the loss, φ
     squared    the loss and its logarithm, the signed residuals, the predictions; no classes
 """
 
@@ -40,9 +40,8 @@ from noshadow.errors import InputError
 from noshadow.heads import Head
 from noshadow.progress import Advance, Progress, progress_bar
 
-__all__ = ["FEW", "LARGEST", "TOP", "shokri"]
+__all__ = ["FEW", "LARGEST", "shokri"]
 
-TOP = 5  # sorted log-probabilities that are read; φ and the entropy sum up the rest
 LARGEST = 1e30  # features beyond it are no numbers for single precision
 FEW = 40  # a class with fewer rows of either kind in the sample borrows the classifier of all classes
 
@@ -148,15 +147,7 @@ def _features(z: Tensor, y: Tensor, kind: Head) -> Floats:
     parts = []
     for columns in column_chunks(z.shape[1], z[:, 0].numel()):
         part, truth = outputs_and_targets(z, y, kind, columns)
-        loss = kind.loss(part, truth).unsqueeze(-1)
-        if kind.name == "softmax":
-            top = torch.log_softmax(part, -1).topk(min(TOP, part.shape[-1]), -1).values
-            rest = [kind.signal(part, truth).unsqueeze(-1), kind.entropy(part).unsqueeze(-1), top]
-        elif kind.name == "logistic":
-            rest = [kind.signal(part, truth).unsqueeze(-1)]
-        else:
-            rest = [loss.clamp_min(torch.finfo(loss.dtype).tiny).log(), part - truth, part]
-        parts.append(torch.cat([loss, *rest], -1))
+        parts.append(kind.attack_features(part, truth))
     features = torch.cat(parts, 1)
     if float(features.abs().max()) > LARGEST:
         raise InputError(

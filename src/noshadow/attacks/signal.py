@@ -16,18 +16,12 @@ from noshadow.attacks.arrays import (
     require_finite,
     to_numpy,
 )
-from noshadow.errors import InputError, NoshadowWarning, name_rows
-from noshadow.heads import Head, get_head
-from noshadow.targets import require_classes
+from noshadow.errors import InputError, NoshadowWarning
+from noshadow.heads import Head, get_head, make_head
+from noshadow.heads.targets import check_targets
 from noshadow.tensors import as_floats, as_tensor
 
-__all__ = ["SQUARABLE", "VARIANTS", "check_outputs", "outputs_and_targets", "require_squarable", "signal"]
-
-VARIANTS = {
-    "softmax": ("logit",),
-    "logistic": ("logit",),
-    "squared": ("loss", "log_loss", "signed_residual"),
-}
+__all__ = ["SQUARABLE", "check_outputs", "outputs_and_targets", "require_squarable", "signal"]
 
 SQUARABLE = 1e150  # residuals up to here have squares, and sums of squares, that floats can hold
 
@@ -37,7 +31,7 @@ def signal(outputs: Any, targets: Any, head: str, variant: str | None = None) ->
     """The attack signal φ (K, N), or (K, N, A) for A augmented queries per record.
 
     outputs   (K, N, m) or (K, N, A, m): logits or predictions; (K, N) where there is one (logistic, squared)
-    targets   (N,) classes; (N,) or (N, q) values for squared error
+    targets   (N,) classes, or one-hot (N, m); (N,) or (N, q) values for squared error
     head      "softmax":  φ = z_y − logsumexp of the other logits, never through probabilities
               "logistic": φ = z for class 1, −z for class 0
               "squared":  by ``variant``, "loss" ‖y − ŷ‖² (the default), "log_loss" its logarithm,
@@ -47,25 +41,15 @@ def signal(outputs: Any, targets: Any, head: str, variant: str | None = None) ->
     LiRA online, which learns the direction of every record, and ``members="either"``.
     """
     z, y, kind = check_outputs(outputs, targets, head)
-    choice = VARIANTS[kind.name][0] if variant is None else variant
-    require_choice("variant", choice, VARIANTS[kind.name])
-    if choice == "signed_residual" and z.shape[-1] != 1:
-        raise InputError(f"variant: 'signed_residual' needs one output per record, got {z.shape[-1]}")
-    if choice != "signed_residual":
+    choice = next(iter(kind.signals)) if variant is None else variant
+    require_choice("variant", choice, tuple(kind.signals))
+    if kind.signals[choice].squares:
         require_squarable(z, y, kind)
     phi = torch.empty(z.shape[:-1], dtype=torch.float64, device=z.device)
     for columns in column_chunks(z.shape[1], z[:, 0].numel()):
         part, truth = outputs_and_targets(z, y, kind, columns)
-        phi[:, columns] = _variant(kind, part, truth, choice)
+        phi[:, columns] = kind.signal(part, truth, choice)
     return to_numpy(phi)
-
-
-def _variant(kind: Head, z: Tensor, y: Tensor, variant: str) -> Tensor:
-    if variant == "signed_residual":
-        return (y - z).squeeze(-1)
-    phi = kind.signal(z, y)
-    # a residual of exactly zero has the smallest loss that has a logarithm
-    return phi.clamp_min(torch.finfo(phi.dtype).tiny).log() if variant == "log_loss" else phi
 
 
 def outputs_and_targets(z: Tensor, y: Tensor, kind: Head, columns: slice) -> tuple[Tensor, Tensor]:
@@ -79,8 +63,8 @@ def outputs_and_targets(z: Tensor, y: Tensor, kind: Head, columns: slice) -> tup
 
 
 def require_squarable(z: Tensor, y: Tensor, kind: Head) -> None:
-    """Residuals of a squared-error head whose squares neither overflow nor vanish, all of them together."""
-    if kind.name != "squared":
+    """Residuals of values whose squares neither overflow nor vanish, all of them together; classes have none."""
+    if kind.classifies:
         return
     largest = z.new_zeros(z.shape[1], dtype=torch.float64)
     for columns in column_chunks(z.shape[1], z[:, 0].numel()):
@@ -96,52 +80,25 @@ def require_squarable(z: Tensor, y: Tensor, kind: Head) -> None:
 
 def check_outputs(outputs: Any, targets: Any, head: str) -> tuple[Tensor, Tensor, Head]:
     """Outputs (K, N, …, m), targets (N,) classes or (N, q) values, and the head, all fitting each other."""
-    kind = get_head(head)
     z = as_floats(outputs, "outputs")
-    if z.ndim == 2 and kind.name != "softmax":
+    if z.ndim == 2 and get_head(head).fewest_outputs == 1:
         z = z.unsqueeze(-1)
     if z.ndim not in (3, 4) or 0 in z.shape:
         raise InputError(
             f"outputs: expected shape (K, N, m) or (K, N, A, m), models by records by outputs, got {tuple(z.shape)}"
         )
     m = z.shape[-1]
-    if kind.name == "logistic" and m != 1:
+    kind = make_head(head, m)
+    if not kind.signals:
         raise InputError(
-            f"outputs: a logistic head has one logit, got {m}; use head='softmax' for class logits, shape (K, N, A, 1) "
-            "for several queries per record, and attack several labels one at a time: outputs[:, :, k], targets[:, k]"
+            f"outputs: a {kind.name} head has one logit, got {m}; use head='softmax' for class logits, shape "
+            "(K, N, A, 1) for several queries per record, and attack several labels one at a time: outputs[:, :, k], "
+            "targets[:, k]"
         )
-    if kind.name == "softmax" and m < 2:
-        raise InputError("outputs: a softmax head has two logits or more, got 1; use head='logistic'")
+    kind.check_width(m)
     require_finite(z, "outputs")
-    y = _classes(targets, z, kind) if kind.classifies else _values(targets, z)
-    if kind.name == "softmax" and bool((z[0] >= 0).all()) and bool(((z[0].sum(-1) - 1).abs() < 5e-3).all()):
-        warnings.warn(
-            "outputs: these look like probabilities (rows sum to 1); pass the logits, from before the "
-            "softmax: probabilities saturate and tie where the attack needs to tell records apart",
-            NoshadowWarning,
-            stacklevel=4,  # past the attack and its thread guard, to the caller
-        )
-    return z, y.to(z.device), kind
-
-
-def _classes(targets: Any, z: Tensor, kind: Head) -> Tensor:
-    y = as_tensor(targets, "targets")
-    if y.ndim != 1 or y.shape[0] != z.shape[1]:
-        raise InputError(f"targets: expected classes of shape ({z.shape[1]},), got {tuple(y.shape)}")
-    n_classes = 2 if kind.name == "logistic" else z.shape[-1]
-    require_classes(y.to(torch.float64).unsqueeze(1), n_classes)
-    return y.to(torch.int64)
-
-
-def _values(targets: Any, z: Tensor) -> Tensor:
-    y = as_floats(targets, "targets").to(torch.float64)
-    y = y.unsqueeze(1) if y.ndim == 1 else y
-    if tuple(y.shape) != (z.shape[1], z.shape[-1]):
-        raise InputError(
-            f"targets: expected values of shape ({z.shape[1]}, {z.shape[-1]}), those of a record's outputs, "
-            f"got {tuple(y.shape)}"
-        )
-    rows = (~torch.isfinite(y)).any(1).nonzero().flatten().tolist()
-    if rows:
-        raise InputError(f"targets: NaN or infinite in {name_rows(rows)} (counted from 0); drop those records")
-    return y
+    y = check_targets(kind, as_tensor(targets, "targets"), z.shape[1], m, "outputs").to(z.device)
+    concern = kind.concern(z[0], y)
+    if concern is not None:
+        warnings.warn(concern, NoshadowWarning, stacklevel=4)  # past the attack and its thread guard, to the caller
+    return z, y, kind

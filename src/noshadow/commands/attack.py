@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,24 +16,22 @@ if TYPE_CHECKING:
     from noshadow.attacks import AttackResult
     from noshadow.shadow import StudyResult
 
-__all__ = ["RATES", "AttackName", "attack", "per_record"]
+__all__ = ["RATES", "attack", "per_record"]
 
 _OPTIONS = {name: f"--{name}" for name in ("attack", "variant", "variance", "folds", "head", "output")}
 _CONTENTS = dict.fromkeys(("store", "outputs", "membership", "targets", "signal"), "STORE")
 RATES = (0.01, 0.001, 0.0001)
 
 
-class AttackName(str, Enum):
-    """The attacks to choose from."""
+def _names() -> list[str]:
+    from noshadow.attacks.registry import ATTACKS  # here: it imports torch, which help can do without
 
-    lira = "lira"
-    rmia = "rmia"
-    shokri = "shokri"
+    return list(ATTACKS)
 
 
 def attack(
     store: Annotated[Path, typer.Argument(metavar="STORE", exists=True, help="The directory of a shadow study.")],
-    name: Annotated[AttackName, typer.Option("--attack", "-a", help="The attack.")] = AttackName.lira,
+    name: Annotated[str, typer.Option("--attack", "-a", help="lira, rmia or shokri.", autocompletion=_names)] = "lira",
     variant: Annotated[
         str | None,
         typer.Option(help="lira: online, offline or offline_two_sided; rmia: online or offline. Default: online."),
@@ -75,13 +72,13 @@ def attack(
     given = {key: f"--{key}" for key, value in (("targets", targets), ("signal", signal)) if value}
     with explained_errors({**_OPTIONS, **given}, _CONTENTS) as command:
         from noshadow import shadow
-        from noshadow.attacks.named import Options, run_attack
+        from noshadow.attacks.registry import Options, run_attack
         from noshadow.files import check_output
         from noshadow.tables import TABLES, save_table
 
-        output = check_output(output or Path(f"noshadow-{name.value}.parquet"), TABLES)
+        options = Options(name, variant, variance, signal, folds)
+        output = check_output(output or Path(f"noshadow-{name}.parquet"), TABLES)
         study = shadow.load(store, partial=partial)
-        options = Options(name.value, variant, variance, signal, folds)
         result = run_attack(study.outputs, study.membership, _targets(study, targets), _head(study, head), options)
         table = per_record(result)
         facts = {"attack": result.attack, "models": len(result.scores), "records": len(table), **_summary(result)}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from noshadow.errors import InputError
+from noshadow.heads.targets import MULTI_LABEL, SQUARED, form_of
 from noshadow.losses import Loss
 from noshadow.objective import Objective
-from noshadow.targets import MULTI_LABEL, SQUARED, form_of
 
 __all__ = ["guess_head"]
 

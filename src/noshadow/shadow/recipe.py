@@ -9,14 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
 from noshadow.errors import InputError
-from noshadow.heads import get_head
 from noshadow.shadow.fingerprint import describe_value
 
-__all__ = ["ELEMENTWISE_OPTIMIZERS", "SCHEDULES", "Augment", "Loss", "Recipe", "Schedule", "training_loss"]
+__all__ = ["ELEMENTWISE_OPTIMIZERS", "SCHEDULES", "Augment", "Loss", "Recipe", "Schedule"]
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Augment = Callable[[Tensor, torch.Generator], Tensor]
@@ -87,19 +85,3 @@ class Recipe:
     def fingerprint(self) -> dict[str, Any]:
         """The fields as JSON: numbers and names as they are, functions by their content."""
         return {name: describe_value(value, name) for name, value in self.parts().items()}
-
-
-def training_loss(head: str) -> Loss:
-    """The mean loss of a head over a batch: ‖y − z‖², log(1 + exp(−s z)) or cross-entropy."""
-    return _LOSSES[get_head(head).name]
-
-
-def _squared(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs - targets).square().sum(-1).mean()
-
-
-def _logistic(outputs: Tensor, targets: Tensor) -> Tensor:
-    return F.binary_cross_entropy_with_logits(outputs.squeeze(-1), targets.to(outputs.dtype))
-
-
-_LOSSES: dict[str, Loss] = {"squared": _squared, "logistic": _logistic, "softmax": F.cross_entropy}

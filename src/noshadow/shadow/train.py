@@ -29,6 +29,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from noshadow.errors import InputError
+from noshadow.heads import get_head, make_head
+from noshadow.heads.targets import check_targets
 from noshadow.shadow.fingerprint import describe_parts
 from noshadow.shadow.networks import (
     DropoutSite,
@@ -39,7 +41,7 @@ from noshadow.shadow.networks import (
     find_dropouts,
     seed_dropouts,
 )
-from noshadow.shadow.recipe import ELEMENTWISE_OPTIMIZERS, Loss, Recipe, training_loss
+from noshadow.shadow.recipe import ELEMENTWISE_OPTIMIZERS, Loss, Recipe
 from noshadow.shadow.record import Record, Recorder
 from noshadow.shadow.work import Members, advance, limited_threads
 
@@ -83,18 +85,19 @@ class TorchTrainer:
         self.model = model
         self.recipe = recipe
         self.head = head
-        self.loss = training_loss(head) if loss is None else loss
+        self.loss = loss
+        self._mean_loss = get_head(head).training_loss if loss is None else loss
         self.vectorise = vectorise
         self.device = device
         self.record = record
         inputs, targets = data if isinstance(data, tuple) else _rows_of(data)
         self.inputs = _floats_or_codes(inputs, "data inputs").to(device)
-        self.targets = _targets(targets, head, loss is None).to(device)
+        self.targets = _floats_or_codes(targets, "data targets").to(device)
         if len(self.inputs) != len(self.targets):
             raise InputError(f"data: {len(self.inputs)} inputs but {len(self.targets)} targets")
         self._sites, outputs = find_dropouts(self._new_module(0, ()), self.inputs[:2])
         if loss is None:
-            _check_outputs(outputs, self.targets, head)
+            self.targets = _fitting_targets(outputs, self.targets, head)
 
     def __call__(self, members: Members, seed: int) -> NDArray[Any] | dict[str, NDArray[Any]]:
         """Outputs (N, m) for all records of one model trained on ``members``; with a record, all that it names."""
@@ -148,7 +151,7 @@ class TorchTrainer:
         parts = {
             "model": self.model,
             "network": network,
-            "loss": self.head if self.loss is training_loss(self.head) else self.loss,
+            "loss": self.head if self.loss is None else self.loss,
             "inputs": self.inputs.cpu().numpy(),
             "targets": self.targets.cpu().numpy(),
             **{f"recipe.{name}": value for name, value in self.recipe.parts().items()},
@@ -183,10 +186,10 @@ class TorchTrainer:
         return network
 
     def _single_network(self, seed: int) -> SingleNetwork:
-        return SingleNetwork(self._new_module(seed, self._sites), self.loss)
+        return SingleNetwork(self._new_module(seed, self._sites), self._mean_loss)
 
     def _stacked_network(self, seeds: Sequence[int]) -> StackedNetwork:
-        return StackedNetwork([self._new_module(seed, self._sites) for seed in seeds], self.loss)
+        return StackedNetwork([self._new_module(seed, self._sites) for seed in seeds], self._mean_loss)
 
     def _trained(self, network: Network, members: Sequence[Members], seeds: Sequence[int]) -> list[NDArray[Any]]:
         with _own_randomness(seeds[0], self.device):
@@ -196,7 +199,7 @@ class TorchTrainer:
 
     def _recorded(self, record: Record, members: Members, seed: int) -> dict[str, NDArray[Any]]:
         module = self._new_module(seed, self._sites)
-        network = SingleNetwork(module, self.loss)
+        network = SingleNetwork(module, self._mean_loss)
         recorder = Recorder(record, self.recipe.epochs, module, (self.inputs, self.targets), self.head)
         with _own_randomness(seed, self.device):
             for epoch_done in self._steps(network, [members], [seed], self.recipe.epochs):
@@ -335,27 +338,25 @@ def _floats_or_codes(values: Any, name: str) -> Tensor:
     return tensor.to(torch.get_default_dtype()) if tensor.is_floating_point() else tensor
 
 
-def _check_outputs(outputs: Tensor, targets: Tensor, head: str) -> None:
-    """Outputs and targets must not merely broadcast: (n,) against (n, 1) would train on all pairs of records."""
+def _fitting_targets(outputs: Tensor, targets: Tensor, head: str) -> Tensor:
+    """The targets in the head's form, for the outputs of some records.
+
+    The two must not merely broadcast: outputs (n,) against targets (n, 1) would train on all pairs of records.
+    """
     given = tuple(outputs.shape[1:])
-    if head == "squared" and given != tuple(targets.shape[1:]):
-        raise InputError(f"model: gives outputs of shape (n, *{given}) for targets (n, *{tuple(targets.shape[1:])})")
-    if head == "logistic" and given != (1,):
-        raise InputError(f"model: a logistic head needs outputs of shape (n, 1), got (n, *{given})")
-    if head == "softmax" and (len(given) != 1 or given[0] <= int(targets.max())):
-        raise InputError(f"model: classes 0 … {int(targets.max())} need as many logits, got outputs (n, *{given})")
-
-
-def _targets(values: Any, head: str, checked: bool) -> Tensor:
-    targets = _floats_or_codes(values, "data targets")
-    if not checked:
-        return targets
-    if head == "squared":
-        targets = targets.to(torch.get_default_dtype())
-        return targets if targets.ndim > 1 else targets.unsqueeze(-1)
-    if targets.ndim != 1 or targets.is_floating_point():
+    kind = make_head(head, given[-1] if given else 1)
+    if len(given) != 1:
+        raise InputError(f"model: gives outputs of shape (n, *{given}); a {head} head needs (n, m), one row per record")
+    if not kind.signals:
         raise InputError(
-            f"data targets: head {head!r} needs one integer class per record, shape (n,), got {targets.dtype} of shape "
-            f"{tuple(targets.shape)}"
+            f"model: a {head} head needs outputs of shape (n, 1), got (n, *{given}); study several labels one at a time"
         )
-    return targets.long()
+    try:
+        kind.check_width(*given)
+    except InputError as error:
+        raise InputError(f"model {error}") from None
+    try:
+        found = check_targets(kind, targets, len(targets), *given)
+    except InputError as error:
+        raise InputError(f"data {error}") from None
+    return found.to(torch.get_default_dtype()) if found.is_floating_point() else found

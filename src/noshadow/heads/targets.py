@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from noshadow.errors import InputError, name_rows
+from noshadow.heads.protocol import Head
 
 __all__ = ["MULTI_LABEL", "SQUARED", "Form", "check_targets", "form_of", "require_classes"]
 
@@ -40,79 +41,21 @@ def form_of(targets: Tensor) -> Form:
     return "values"
 
 
-def check_targets(targets: Tensor, outputs: Tensor, head: str) -> Tensor:
-    """The targets of n records in the form that the head works with, on the outputs' device.
+def check_targets(head: Head, targets: Tensor, n: int, m: int, beside: str = "features") -> Tensor:
+    """The targets of n records with m outputs in the form that the head works with; ``beside`` has the n records.
 
     squared   (n, m) values in float64
     softmax   (n,) classes 0 … m−1; one-hot rows (n, m) are turned into them
     logistic  (n,) 0 or 1 for one output, (n, m) for m labels
     """
-    n, m = outputs.shape
     y = targets.unsqueeze(1) if targets.ndim == 1 else targets
     if y.ndim != 2:
         raise InputError(f"targets: expected shape (n,) or (n, m), got {tuple(y.shape)}")
     if y.shape[0] != n:
-        raise InputError(f"targets: {y.shape[0]} rows, but features has {n}; they must be the same records")
+        raise InputError(f"targets: {y.shape[0]} rows, but {beside} has {n}; they must be the same records")
     if y.is_complex():
         raise InputError(f"targets: expected real numbers, got {y.dtype}")
-    y = y.to(outputs.device)
-    if head == "squared":
-        return _values(y, m)
-    if head == "logistic":
-        return _labels(y, m)
-    return _classes(y, m)
-
-
-def _values(y: Tensor, m: int) -> Tensor:
-    if y.shape[1] != m:
-        given, wanted = _counted(y.shape[1], "value"), _counted(m, "column")
-        raise InputError(f"targets: {given} per record, but outputs has {wanted}")
-    bad = (~torch.isfinite(y)).any(1).nonzero().flatten().tolist()
-    if bad:
-        raise InputError(
-            f"targets: NaN or infinite in {name_rows(bad)} (counted from 0); drop those records before training and "
-            "auditing"
-        )
-    return y.to(torch.float64)
-
-
-def _labels(y: Tensor, m: int) -> Tensor:
-    if y.shape[1] != m:
-        several = f"; for one class per record of {m} use head='softmax'" if m > 1 else ""
-        raise InputError(
-            f"targets: {_counted(m, 'logistic output')} need 0/1 targets of shape (n, {m}), got "
-            f"{tuple(y.shape)}{several}"
-        )
-    require_classes(y, 2, "" if m == 1 else f" for each of {m} labels (head='logistic' with several outputs)")
-    y = y.to(torch.int64)
-    return y.squeeze(1) if m == 1 else y
-
-
-def _classes(y: Tensor, m: int) -> Tensor:
-    if y.shape[1] == 1:
-        require_classes(y, m)
-        return y.squeeze(1).to(torch.int64)
-    if y.shape[1] != m:
-        raise InputError(f"targets: expected classes of shape (n,), or one-hot (n, {m}), got {tuple(y.shape)}")
-    form = form_of(y)
-    if form == "one-hot":
-        return y.to(torch.int64).argmax(1)
-    wrong = (~(((y == 0) | (y == 1)).all(1) & (y.to(torch.float64).sum(1) == 1))).nonzero().flatten().tolist()
-    where = f"{name_rows(wrong)} (counted from 0)"
-    if form == "multi-hot":
-        raise InputError(
-            f"targets: no label or several in {where}, but head='softmax' takes one class per record; pass "
-            f"{MULTI_LABEL}, or {SQUARED}"
-        )
-    if form == "soft":
-        raise InputError(
-            f"targets: soft labels in {where}, but head='softmax' takes one class per record; pass the classes, with "
-            f"label_smoothing= if these are smoothed ones, or {SQUARED}"
-        )
-    raise InputError(
-        f"targets: neither classes nor one-hot in {where}, as head='softmax' takes them; pass classes 0 … {m - 1} of "
-        f"shape (n,), or {SQUARED}"
-    )
+    return head.read_targets(y, m)
 
 
 def require_classes(y: Tensor, n_classes: int, what: str = "") -> None:
@@ -131,5 +74,6 @@ def require_classes(y: Tensor, n_classes: int, what: str = "") -> None:
         )
 
 
-def _counted(number: int, what: str) -> str:
+def counted(number: int, what: str) -> str:
+    """``1 column`` or ``3 columns``."""
     return f"{number} {what}" + ("" if number == 1 else "s")

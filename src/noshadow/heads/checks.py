@@ -7,6 +7,8 @@ from torch import Tensor
 
 from noshadow.errors import InputError
 
+__all__ = ["probabilities", "require_class_weight", "within_unit_interval"]
+
 
 def require_class_weight(weights: Tensor, shape: tuple[int, ...], given: Tensor) -> Tensor:
     """Finite weights ≥ 0 of that shape, or an error in terms of what was ``given``."""

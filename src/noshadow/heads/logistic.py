@@ -16,6 +16,8 @@ from noshadow.heads.protocol import Head, Signal
 from noshadow.heads.targets import counted, require_classes
 from noshadow.heads.uncoupled import Uncoupled
 
+__all__ = ["Logistic", "MultiLabel"]
+
 
 class _Binary(Uncoupled):
     """What one label and several have in common: targets are 0 or 1, outputs are logits of 1."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+__all__ = ["HARMLESS", "floored_log", "softplus", "softplus_change"]
+
 HARMLESS = 30.0  # exp of this is far from overflow
 
 

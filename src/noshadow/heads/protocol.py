@@ -8,6 +8,8 @@ from typing import ClassVar, Literal, Protocol
 
 from torch import Tensor
 
+__all__ = ["Head", "Signal"]
+
 
 @dataclass(frozen=True)
 class Signal:

@@ -18,6 +18,8 @@ from noshadow.heads.protocol import Head, Signal
 from noshadow.heads.targets import MULTI_LABEL, SQUARED, form_of, require_classes
 from noshadow.triangles import packed_outer, packed_size
 
+__all__ = ["TOP", "SmoothedSoftmax", "Softmax", "complement_basis"]
+
 TOP = 5  # sorted log-probabilities that attacking classifiers read; φ and the entropy sum up the rest
 
 

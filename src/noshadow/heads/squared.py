@@ -14,6 +14,8 @@ from noshadow.heads.protocol import Head, Signal
 from noshadow.heads.targets import counted
 from noshadow.heads.uncoupled import Uncoupled
 
+__all__ = ["SquaredError"]
+
 
 class SquaredError(Uncoupled):
     """loss = ‖y − z‖² (not halved), g = 2(z − y), W = 2I, φ = loss. z and y: (..., q).

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from noshadow.errors import InputError
 
+__all__ = ["Uncoupled"]
+
 
 class Uncoupled:
     """Their curvature is a number per record (and label), and no reduction of the outputs is needed."""

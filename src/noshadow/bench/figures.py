@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from noshadow.attacks.registry import ATTACKS
 from noshadow.bench.measure import CURVE
 from noshadow.bench.run import TOP, Outcome
 from noshadow.errors import missing_extra
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ATTACK_NAMES = {"lira": "LiRA", "rmia": "RMIA", "shokri": "Shokri"}
+ATTACK_NAMES = {name: attack.label for name, attack in ATTACKS.items()}
 DRAWN = ("loss", "gradient_norm", "influence", "newton", "leave_one_out")
 """The scores of the recall curves."""
 

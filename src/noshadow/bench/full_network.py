@@ -72,12 +72,11 @@ def _compute(
     arrays = models.targets.store.read(models.targets.keys[number])
     module = restore(setting.model(models.pool, source)(), arrays["weights"])
     inside = arrays["membership"]
-    targets = models.pool.targets[inside]
     start = time.process_time()
     found = network_influence(
         module,
         models.pool.inputs[inside],
-        targets[:, None] if setting.head == "squared" else targets,
+        models.pool.targets[inside],
         head=setting.head,
         weight_decay=setting.recipe_at(scale).weight_decay,
         progress=progress,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noshadow import attacks, evaluate
-from noshadow.attacks.named import Options, run_attack
+from noshadow.attacks.registry import ATTACKS, Options, run_attack
 from noshadow.bench.keep import keep, kept
 from noshadow.bench.setting import Scale, Setting
 from noshadow.bench.study import Models
 from noshadow.evaluate import Metric, Prediction, Summary
+from noshadow.heads import get_head
 from noshadow.layer import LastLayer
 from noshadow.optimizers import read_optimizer
 from noshadow.progress import progress_bar
 from noshadow.scores import applicable
 from noshadow.scoring import given, score_with_diagnostics
 
-ATTACKS = {"lira": Options("lira"), "rmia": Options("rmia"), "shokri": Options("shokri", folds=8)}
-CEILING_SPLITS = {"lira": 10, "rmia": 4, "shokri": 1}
-ORACLE_DRAWS = {"lira": None, "rmia": 4}
-"""Studies simulated for a perfect score, None: enough. Shokri's attack is no function of a signal, and is not."""
 RECALLS = {
     "recall of top 1% at 5%": (0.01, 0.05),
     "recall@0.1%": (0.001, 0.001),
@@ -104,7 +101,7 @@ def find_truths(setting: Setting, models: Models, store: Path, progress: bool | 
 
 def _attack(setting: Setting, models: Models, name: str) -> Truth:
     outputs, inside, targets = models.shadows.outputs, models.shadows.membership, models.pool.targets
-    options = _options(name, len(inside))
+    options = Options.for_models(name, len(inside))
     start = time.process_time()
     whole = run_attack(outputs, inside, targets, setting.head, options)
     seconds = time.process_time() - start
@@ -112,8 +109,8 @@ def _attack(setting: Setting, models: Models, name: str) -> Truth:
     def on_some(rows: NDArray[np.intp]) -> attacks.AttackResult:
         return run_attack(outputs[rows], inside[rows], targets, setting.head, options)
 
-    again = evaluate.halves(on_some, len(inside), CEILING_SPLITS[name])
-    perfect = _oracle(outputs, inside, targets, setting.head, options) if name in ORACLE_DRAWS else None
+    again = evaluate.halves(on_some, len(inside), ATTACKS[name].ceiling_splits)
+    perfect = _oracle(outputs, inside, targets, setting.head, options) if ATTACKS[name].simulated else None
     members = models.targets.membership
     return Truth(
         whole.success_rate,
@@ -125,12 +122,6 @@ def _attack(setting: Setting, models: Models, name: str) -> Truth:
     )
 
 
-def _options(name: str, n_models: int) -> Options:
-    """How an attack is run on so many models, and on half of them."""
-    options = ATTACKS[name]
-    return replace(options, variance=attacks.lira_variance(n_models)) if name == "lira" else options
-
-
 def _oracle(
     outputs: Any, inside: NDArray[np.bool_], targets: Any, head: str, options: Options
 ) -> Sequence[Sequence[Prediction]]:
@@ -138,8 +129,8 @@ def _oracle(
 
     The signal of classes is a logit, for and against the true class: a logistic head on the class 1 has that signal.
     """
-    draws = ORACLE_DRAWS[options.name]
-    if head == "squared":
+    draws = ATTACKS[options.name].oracle_draws
+    if get_head(head).signal_scale == "loss":  # not normal over models, which predictions are
         values = np.asarray(outputs, dtype=np.float64)
         return evaluate.oracle(lambda z, member: run_attack(z, member, targets, head, options), values, inside, draws)
     phi = attacks.signal(outputs, targets, head)
@@ -226,7 +217,6 @@ def _over_targets(metric: Metric, values: Floats, scored: Scored, order: Floats,
 
 def fit_of_targets(setting: Setting, models: Models) -> dict[str, float]:
     """Mean loss, and accuracy for classes, of the target models on members and on the others."""
-    from noshadow.heads import get_head
     from noshadow.tensors import as_tensor
 
     facts: dict[str, list[float]] = {}
@@ -236,7 +226,7 @@ def fit_of_targets(setting: Setting, models: Models) -> dict[str, float]:
     for outputs, inside in zip(models.targets.outputs, models.targets.membership, strict=True):
         z = as_tensor(outputs, "outputs").double()
         loss = head.loss(z, targets).numpy()
-        right = (z.argmax(1) == targets).numpy() if head.name == "softmax" else None
+        right = (head.predicted(z) == targets).numpy() if head.classifies else None
         for side, mask in (("members", inside), ("others", ~inside)):
             facts.setdefault(f"loss of {side}", []).append(float(loss[mask].mean()))
             if right is not None:
@@ -256,11 +246,11 @@ def _number(value: float) -> float | None:
 def _identity(models: Models, name: str) -> dict[str, Any]:
     return {
         "attack": name,
-        "options": asdict(_options(name, len(models.shadows.keys))),
+        "options": asdict(Options.for_models(name, len(models.shadows.keys))),
         "study": models.shadows.store.fingerprint,
         "models": len(models.shadows.keys),
         "targets": len(models.targets.keys),
-        "splits": CEILING_SPLITS[name],
-        "draws": ORACLE_DRAWS.get(name),
+        "splits": ATTACKS[name].ceiling_splits,
+        "draws": ATTACKS[name].oracle_draws,
         "curve": list(CURVE),
     }

@@ -14,7 +14,7 @@ from torch import Tensor
 from noshadow.errors import InputError, name_rows
 from noshadow.heads.protocol import Head
 
-__all__ = ["MULTI_LABEL", "SQUARED", "Form", "check_targets", "form_of", "require_classes"]
+__all__ = ["MULTI_LABEL", "SQUARED", "Form", "check_targets", "counted", "form_of", "require_classes"]
 
 Form = Literal["one-hot", "multi-hot", "0/1", "±1", "soft", "shares", "values"]
 """one-hot    rows of 0 and a single 1                       multi-hot  rows of 0 and 1, any number of ones

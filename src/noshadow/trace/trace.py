@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import warnings
+from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from noshadow.errors import InputError, NoshadowWarning
+from noshadow.extract.guess import guess_head
+from noshadow.extract.torch import evaluate_torch, unwrapped
+from noshadow.files import check_output
 from noshadow.heads import make_head
 from noshadow.layer import LastLayer
 from noshadow.objective import Objective
 from noshadow.records import Records
 from noshadow.targets import check_targets
 from noshadow.tensors import as_floats, as_tensor
+from noshadow.trace.binding import losses_for, require_bound
+from noshadow.trace.checkpoints import each_loaded
+from noshadow.trace.epoch import Epoch, read_batch
 from noshadow.trace.losses import AllLosses, Losses, losses_of
 from noshadow.trace.means import RunningMean, require_finite
-from noshadow.trace.memory import Memory, marks_of, require_same
+from noshadow.trace.memory import Memory, marks_of
+from noshadow.trace.storage import read_memory, write_memory
 
 
 class Trace:
@@ -34,12 +44,112 @@ class Trace:
         a choice
     loss : the loss that the model is trained with, by name or as a torch criterion; says the head too
     label_smoothing : ε of a softmax trained on (1 − ε)·e_y + ε/m
+    layer, output : which linear layer, which of several outputs of a torch module, as in ``noshadow.audit``
+    batch_size : of an evaluation pass, where the data have no batches of their own
+
+    Examples
+    --------
+    >>> trace = noshadow.Trace()
+    >>> for epoch in range(epochs):
+    ...     train_one_epoch(model, loader)
+    ...     trace.update(model, data)
+    >>> noshadow.audit(model, data, trace=trace)
     """
 
-    def __init__(self, head: str | None = None, *, loss: Any = None, label_smoothing: float | None = None) -> None:
+    def __init__(
+        self,
+        head: str | None = None,
+        *,
+        loss: Any = None,
+        label_smoothing: float | None = None,
+        layer: str | None = None,
+        output: str | int | None = None,
+        batch_size: int = 256,
+    ) -> None:
         self._objective = Objective(head, loss, label_smoothing=label_smoothing).resolved()
+        self._choices: dict[str, Any] = {"layer": layer, "output": output, "batch_size": batch_size}
         self._memory = Memory(label_smoothing=self._objective.label_smoothing or 0.0)
+        self._epoch: Epoch | None = None
         self._unread: Tensor | None = None
+        self._said: set[str] = set()
+
+    def update(
+        self, model: Any = None, data: Any = None, *, outputs: Any = None, targets: Any = None, rows: Any = None
+    ) -> None:
+        """Remember one more epoch, or a batch of it. An epoch that is refused leaves the trace as it was.
+
+        ``update(model, data)`` after each epoch of training: one forward pass over the records in the data set's
+        order, in evaluation mode. Nothing of the training changes: modes, random states, gradients.
+
+        ``update(outputs=, targets=)``, (n, m) and targets of all records in their order: one epoch.
+
+        ``update(outputs=, targets=, rows=)``, a batch and the places of its records in the data: part of an epoch,
+        which ``end_epoch()`` ends. Each record comes once in an epoch.
+
+        Without targets the mean outputs alone are remembered.
+
+        Parameters
+        ----------
+        model : torch Module
+        data : its training data, as ``noshadow.audit`` takes them
+        outputs : (b, m) logits or predictions
+        targets : (b,) or (b, q)
+        rows : (b,) whole numbers from 0
+        """
+        if (model is None) == (outputs is None):
+            raise InputError("model, outputs: pass either the model and its data, or outputs")
+        if isinstance(self._memory.losses, AllLosses) or self._unread is not None:
+            raise InputError(
+                "trace: it was made from whole arrays, to which no epoch can be added; begin a new Trace()"
+            )
+        if model is not None:
+            if targets is not None or rows is not None:
+                raise InputError("targets, rows: they go with outputs=; the model's data has its own")
+            self._evaluate(model, data)
+            return
+        if data is not None:
+            raise InputError("data: it goes with a model; pass the targets of outputs as targets=")
+        z, y = read_batch(outputs, targets)
+        if rows is not None:
+            self._epoch = self._epoch or Epoch(self.n)
+            self._epoch.add(z, y, rows)
+            return
+        self._require_no_batches()
+        if not len(z):
+            raise InputError("outputs: there are no rows")
+        self._remember(z, y)
+
+    def end_epoch(self) -> None:
+        """The end of an epoch that came in batches; refused while a record is missing."""
+        self._remember(*(self._epoch or Epoch(self.n)).whole())
+        self._epoch = None
+
+    def _evaluate(self, model: Any, data: Any) -> None:
+        if not isinstance(model, nn.Module):
+            raise InputError(
+                f"model: expected a torch Module, got {type(model).__name__}; of others pass outputs= and targets="
+            )
+        if data is None:
+            raise InputError("data: pass the training data, as a Dataset, a DataLoader or (X, y)")
+        self._require_no_batches()
+        found = evaluate_torch(model, data, self._objective, **self._choices)
+        self._remember(found.outputs, found.targets, found.head)
+        self._choices["layer"] = found.layer or None  # later epochs need not look for it
+        for note in found.notes:
+            if note not in self._said:
+                warnings.warn(note, NoshadowWarning, stacklevel=3)
+        self._said.update(found.notes)
+
+    def _remember(self, outputs: Tensor, targets: Tensor | None, head: str | None = None) -> None:
+        if targets is None:
+            self._memory = self._memory.with_epoch(outputs, None, None)
+            return
+        kind = self._memory.head or head or guess_head(outputs, targets, self._objective)
+        self._memory = self._memory.with_epoch(outputs, check_targets(targets, outputs, kind), kind)
+
+    def _require_no_batches(self) -> None:
+        if self._epoch is not None:
+            raise InputError("rows: an epoch in batches has begun; end it with trace.end_epoch() first")
 
     @property
     def epochs(self) -> int:
@@ -126,37 +236,84 @@ class Trace:
         return trace._with_losses(check_targets(as_tensor(targets, "targets"), values[0], head), head)
 
     @classmethod
-    def of(cls, value: Any, layer: LastLayer) -> Trace:
-        """A trace, or losses (epochs, n), of the records of this layer; refused where it is of others."""
-        if not isinstance(value, Trace):
-            return cls.from_losses(_losses_of_layer(value, layer.n))
-        memory = value._memory
-        if not value.epochs:
-            raise InputError("trace: it holds no epoch; call trace.update(model, data) after each epoch of training")
-        if isinstance(memory.losses, AllLosses):
-            _losses_of_layer(memory.losses.values, layer.n)
-        if memory.outputs is not None:
-            _require_shape(value._unread, memory.outputs.mean, layer)
-            _require_logits(memory.outputs.mean, layer)
-        if memory.head is not None and memory.head != layer.head:
-            raise InputError(
-                f"trace: its losses are those of a {memory.head} head, the layer has a {layer.head} one; make it with "
-                f"Trace(head={layer.head!r})"
-            )
-        if memory.marks is not None:
-            require_same(memory.marks, marks_of(layer.targets), "trace", "the layer's")
-        if memory.head is not None and memory.label_smoothing != layer.label_smoothing:
+    def from_checkpoints(cls, model: nn.Module, state_dicts: Iterable[Any], data: Any, **options: Any) -> Trace:
+        """From the weights after some of the epochs: one evaluation pass for each.
+
+        Parameters
+        ----------
+        model : torch Module; its own weights are back at the end, whatever happens
+        state_dicts : of this model, in any number: mappings, paths of .safetensors files or of .pt files that hold
+            nothing but tensors, or folders with one of them
+        data : the training data, as ``noshadow.audit`` takes them
+        options : as for ``Trace``
+
+        Examples
+        --------
+        >>> trace = noshadow.Trace.from_checkpoints(model, ["epoch5.pt", "epoch10.pt", "epoch15.pt"], data)
+        """
+        if not isinstance(model, nn.Module):
+            raise InputError(f"model: expected a torch Module, got {type(model).__name__}")
+        trace = cls(**options)
+        for _ in each_loaded(unwrapped(model), state_dicts):
+            trace.update(model, data)
+        if not trace.epochs:
+            raise InputError("state_dicts: there is none; pass one for each checkpoint")
+        return trace
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Keep it in a safetensors file with a checksum, for its owner alone to read; ``load`` goes on from there."""
+        self._require_no_batches()
+        target = check_output(path, (".safetensors",), "path")
+        if self._unread is not None and self.losses is None:
             warnings.warn(
-                f"trace: its losses were taken with label_smoothing={memory.label_smoothing:g}, the layer has "
-                f"{layer.label_smoothing:g}; mean_trace and trace_iqr are of the former. Make the trace with "
-                f"Trace(label_smoothing={layer.label_smoothing:g})",
+                "trace: its losses are not known yet, so the file lacks them; pass targets and head to from_outputs",
                 NoshadowWarning,
-                stacklevel=3,
+                stacklevel=2,
             )
-        if value._unread is not None and value.losses is None:
-            smoothed = value._with(replace(memory, label_smoothing=layer.label_smoothing))
-            return smoothed._with_losses(layer.targets, layer.head)
-        return value
+        write_memory(target, self._memory)
+        return target
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], **options: Any) -> Trace:
+        """What was saved. It can be updated further, with the same records: others are told by their targets.
+
+        ``options`` are those of ``Trace``; the head and the smoothing of the losses are in the file.
+        """
+        trace = cls(**options)
+        trace.resume(path)
+        return trace
+
+    def resume(self, path: str | os.PathLike[str]) -> None:
+        """Go on from what was saved, in place of what this trace holds."""
+        self._resumed(read_memory(path))
+
+    def _resumed(self, memory: Memory) -> None:
+        """Take over what was kept; refused where it was recorded with another loss than this one is for."""
+        stated = self._objective
+        if memory.head is not None:
+            stated.require(memory.head)
+        smoothing = stated.label_smoothing
+        if smoothing is not None and smoothing != memory.label_smoothing:
+            raise InputError(
+                f"label_smoothing: {smoothing:g}, but the losses of the trace were taken with "
+                f"{memory.label_smoothing:g}; leave it out"
+            )
+        self._memory, self._epoch = memory, None
+
+    @classmethod
+    def of(cls, value: Any, layer: LastLayer) -> Trace:
+        """A trace, or losses (epochs, n), of the records of this layer; refused where it is of others.
+
+        The only place where a trace and a layer meet.
+        """
+        if not isinstance(value, Trace):
+            return cls.from_losses(losses_for(value, layer))
+        value._require_no_batches()
+        require_bound(value._memory, value._unread, layer)
+        if value._unread is None or value.losses is not None:
+            return value
+        smoothed = value._with(replace(value._memory, label_smoothing=layer.label_smoothing))
+        return smoothed._with_losses(layer.targets, layer.head)
 
     def _with(self, memory: Memory) -> Trace:
         """Another trace with this memory."""
@@ -169,62 +326,13 @@ class Trace:
         assert self._unread is not None
         kind = make_head(head, self._unread.shape[2], self._memory.label_smoothing)
         where = self._unread.device
+        known = replace(self._memory, head=head, marks=marks_of(targets))
+        if len(self._unread) < 2:  # no spread: the mean outputs are all there is
+            return self._with(known)
         losses = torch.stack([losses_of(one, targets.to(where), kind) for one in self._unread])
-        if len(losses) < 2:  # no spread: the mean outputs are all there is
-            return self
-        return self._with(replace(self._memory, losses=AllLosses(losses), head=head, marks=marks_of(targets)))
+        return self._with(replace(known, losses=AllLosses(losses)))
 
     def __repr__(self) -> str:
         shape = "" if self.n is None else f", {self.n} records"
         known = [name for name in ("mean_outputs", "losses") if getattr(self, name) is not None]
         return f"Trace({self.epochs} epochs{shape}{''.join(f', {name}' for name in known)})"
-
-
-def _losses_of_layer(value: Any, n: int) -> Tensor:
-    """Losses (epochs, n); a transposed array is named."""
-    losses = as_floats(value, "trace")
-    if losses.ndim == 3:
-        raise InputError(
-            f"trace: expected shape (epochs, n), a row per epoch, got {tuple(losses.shape)}; outputs (epochs, n, m) "
-            "are passed as noshadow.Trace.from_outputs(outputs)"
-        )
-    if losses.ndim == 2 and losses.shape[1] != n:
-        transposed = losses.shape[0] == n
-        remedy = "it looks transposed: pass trace.T" if transposed else "pass the same records in the same order"
-        raise InputError(f"trace: expected shape (epochs, {n}), a row per epoch, got {tuple(losses.shape)}; {remedy}")
-    return losses
-
-
-def _require_shape(outputs: Tensor | None, mean: Tensor, layer: LastLayer) -> None:
-    """Mean outputs (n, m) of the layer's records; outputs (epochs, n, m) with other axes are named."""
-    n, m = layer.n, layer.n_outputs
-    if tuple(mean.shape) == (n, m):
-        return
-    if outputs is not None:
-        turns = {(0, 2, 1): "outputs.transpose(0, 2, 1)", (1, 0, 2): "outputs.transpose(1, 0, 2)"}
-        for order, turn in turns.items():
-            if tuple(outputs.shape[axis] for axis in order)[1:] == (n, m):
-                raise InputError(
-                    f"trace: expected outputs of shape (epochs, {n}, {m}), got {tuple(outputs.shape)}; they look "
-                    f"transposed: pass {turn}"
-                )
-    remedy = "pass the same records in the same order" if mean.shape[1] == m else "it is of another model or output"
-    raise InputError(
-        f"trace: it is of {mean.shape[0]} records with {mean.shape[1]} outputs, the layer has {n} with {m}; {remedy}"
-    )
-
-
-def _require_logits(mean: Tensor, layer: LastLayer) -> None:
-    """Refuse mean probabilities where the layer's outputs are logits."""
-    if layer.head == "squared" or not _within_unit(mean) or _within_unit(layer.outputs):
-        return
-    if layer.head == "softmax" and not bool(((mean.sum(1) - 1).abs() < 5e-3).all()):
-        return
-    raise InputError(
-        "trace: its outputs look like probabilities (all within [0, 1]), those of the layer are logits; record the "
-        "outputs of the last linear layer, before softmax or sigmoid"
-    )
-
-
-def _within_unit(values: Tensor) -> bool:
-    return bool((values >= 0).all()) and bool((values <= 1).all())

@@ -17,7 +17,7 @@ except ImportError:
 FILE = "noshadow_trace.safetensors"
 
 
-class TraceCallback(TrainerCallback):  # type: ignore[misc]  # transformers has no types for it
+class TraceCallback(TrainerCallback):
     """Updates a trace after each epoch, keeps it in every checkpoint and takes it back when training is resumed.
 
     Parameters
@@ -46,8 +46,8 @@ class TraceCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
             self.trace.resume(path)
         elif not self.trace.epochs:
             warnings.warn(
-                f"trace: training goes on from step {state.global_step}, and {path} is not there: the epochs before are "
-                "missing from the trace. Pass TraceCallback(Trace.load(…)) with the trace of those epochs",
+                f"trace: training goes on from step {state.global_step}, and {path} is not there: the epochs before "
+                "are missing from the trace. Pass TraceCallback(Trace.load(…)) with the trace of those epochs",
                 NoshadowWarning,
                 stacklevel=2,
             )

@@ -113,7 +113,9 @@ class RunningLosses:
         """With those of one more epoch, (n,); this one stays as it was."""
         values = losses.to(device="cpu", dtype=torch.float64)
         short = values.to(torch.float32)
-        require_finite(short, "losses", "training diverged in this epoch, or the targets need another unit")
+        require_finite(
+            short, "losses", "training diverged in this epoch, which was not recorded, or the units are small"
+        )
         stride, kept = self.stride, self.kept
         if self.epochs % stride == 0:
             kept = (*kept, short)

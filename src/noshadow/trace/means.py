@@ -17,8 +17,9 @@ class RunningMean:
     """The mean of ``count`` arrays (n, m): μ_t = μ_{t−1} + (z_t − μ_{t−1})/t in float64, kept as two terms.
 
     ``mean`` is μ rounded to float32; ``rest``, in bfloat16, is what rounding took away. Without it a step smaller than
-    half a unit in the last place would be lost in every epoch: after 1,000 epochs an error of up to 500 units. With it
-    ``mean`` is then within 1 unit. Together they take one and a half arrays of the size of the outputs.
+    half a unit in the last place (of the largest output) would be lost in every epoch: after 1,000 epochs an error of
+    up to 500 units. With it ``mean`` is then within 1 unit. Together they take one and a half arrays of the size of the
+    outputs.
     """
 
     count: int
@@ -40,7 +41,7 @@ class RunningMean:
             now = before + (values[rows].to(before) - before) / count
             mean[rows] = now
             rest[rows] = now - mean[rows].to(torch.float64)
-        require_finite(mean, "outputs", "training diverged in this epoch, or these are not raw logits or predictions")
+        require_finite(mean, "outputs", "training diverged in this epoch, which was not recorded")
         return RunningMean(count, mean, rest)
 
 
@@ -48,7 +49,4 @@ def require_finite(values: Tensor, argument: str, remedy: str) -> None:
     """No NaN and nothing that float32 cannot hold, in any row."""
     bad = (~torch.isfinite(values.reshape(len(values), -1))).any(1).nonzero().flatten().tolist()
     if bad:
-        raise InputError(
-            f"{argument}: NaN, infinite or beyond float32 in {name_rows(bad)} (counted from 0); {remedy}; the epoch "
-            "was not recorded"
-        )
+        raise InputError(f"{argument}: NaN, infinite or beyond float32 in {name_rows(bad)} (counted from 0); {remedy}")

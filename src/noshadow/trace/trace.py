@@ -99,9 +99,7 @@ class Trace:
         if (model is None) == (outputs is None):
             raise InputError("model, outputs: pass either the model and its data, or outputs")
         if isinstance(self._memory.losses, AllLosses) or self._unread is not None:
-            raise InputError(
-                "trace: it was made from whole arrays, to which no epoch can be added; begin a new Trace()"
-            )
+            raise InputError("trace: it was made from whole arrays and takes no more epochs; begin a new Trace()")
         if model is not None:
             if targets is not None or rows is not None:
                 raise InputError("targets, rows: they go with outputs=; the model's data has its own")
@@ -224,7 +222,9 @@ class Trace:
         if (targets is None) != (head is None):
             raise InputError("targets, head: give both or neither: a loss needs both")
         for epoch, one in enumerate(values):
-            require_finite(one, f"outputs[{epoch}]", "leave out the epochs in which training diverged")
+            require_finite(
+                one.to(torch.float32), f"outputs[{epoch}]", "leave out the epochs in which training diverged"
+            )
         mean = RunningMean.of(values[0])
         for one in values[1:]:
             mean = mean.with_term(one)

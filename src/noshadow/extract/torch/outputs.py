@@ -80,4 +80,6 @@ class _OutputsPass(Pass):
             raise InputError(
                 f"model: it gives outputs of shape {tuple(result.shape)} for {self._where(batch)}, not a row per record"
             )
+        if not bool(torch.isfinite(result).all()):
+            self._require_finite(batch, {self.output: result})
         return self._keep(batch, result.reshape(batch.count, -1))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from noshadow.errors import MissingExtra
+from noshadow.errors import missing_extra
 from noshadow.trace.storage import memory_of, parts_of
 from noshadow.trace.trace import Trace
 
@@ -17,7 +17,7 @@ except ImportError:
     try:
         from pytorch_lightning import Callback
     except ImportError:
-        raise MissingExtra("lightning is not installed; install it with: pip install lightning") from None
+        raise missing_extra("lightning", "lightning") from None
 
 
 class TraceCallback(Callback):  # type: ignore[misc]  # the base is one of two, and may not be there

@@ -19,6 +19,7 @@ from noshadow.tensors import as_floats
 from noshadow.trace.means import require_finite
 
 _PART = 4_194_304  # losses that are worked on at a time: 32 MiB in float64
+_CACHED = 32_768  # outputs whose losses are taken at a time: they stay in the processor's cache
 _LEAST = 16  # floats per record that the memory of the losses may take, whatever the number of outputs
 
 Quartiles = tuple[Tensor, Tensor]
@@ -149,6 +150,6 @@ def quartiles(losses: Tensor) -> Quartiles:
 
 def losses_of(outputs: Tensor, targets: Tensor, head: Head) -> Tensor:
     """ℓ(z, y) of outputs (n, m) in float64, (n,)."""
-    size = max(1, _PART // max(1, outputs.shape[1]))
+    size = max(1, _CACHED // max(1, outputs.shape[1]))
     parts = zip(torch.split(outputs, size), torch.split(targets, size), strict=True)
     return torch.cat([head.loss(z.to(torch.float64), y) for z, y in parts])

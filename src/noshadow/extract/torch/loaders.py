@@ -73,6 +73,8 @@ def stacked(records: Sequence[Any], names: frozenset[str]) -> Any:
     stacked, and then stays a list.
     """
     if isinstance(records[0], (tuple, list)):
+        if not any(isinstance(field, list) for field in records[0]):
+            return torch_collate(list(records))
         return torch_collate([tuple(_tensor_of_list(field) for field in record) for record in records])
     if not isinstance(records[0], Mapping):
         return torch_collate(list(records))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import random
 
 import numpy as np
@@ -12,6 +13,10 @@ from sklearn.datasets import load_digits
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")  # a test that fails must fail again
+
+# `make test` installs both; they are heavy, and all else can be tested without them
+trainers = all(importlib.util.find_spec(name) for name in ("accelerate", "lightning"))
+collect_ignore = [] if trainers else ["test_trace_trainers.py"]
 
 torch.set_num_threads(1)  # the tests' arrays are small: threads would only wait for each other
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from noshadow import LastLayer, score
+from noshadow import LastLayer, Trace, score
 from noshadow.cli import app
 
 
@@ -96,6 +96,27 @@ def test_score_reads_a_trace(archive, tmp_path):
     assert result.returncode == 3
     assert "trace in FILE" in result.stderr
     assert "it looks transposed" in " ".join(result.stderr.split())
+
+
+def test_score_takes_a_trace_from_its_own_file(archive, tmp_path):
+    arrays = dict(np.load(archive))
+    epochs = np.random.default_rng(1).normal(size=(5, *arrays["outputs"].shape))
+    trace = Trace.from_outputs(epochs, arrays["targets"], "softmax")
+    layer = LastLayer(arrays["features"], arrays["outputs"], arrays["targets"])
+    wanted = score(layer, ["mean_trace"], trace)["mean_trace"]
+    np.save(tmp_path / "losses.npy", trace.losses.values.numpy())
+    for path in (trace.save(tmp_path / "trace.safetensors"), tmp_path / "losses.npy"):
+        result = run("score", archive, "--trace", path, "-o", tmp_path / "s.parquet")
+        assert result.returncode == 0, result.stderr
+        np.testing.assert_allclose(pd.read_parquet(tmp_path / "s.parquet")["mean_trace"], wanted, rtol=1e-12)
+    Trace.from_outputs(epochs[:, :59], arrays["targets"][:59], "softmax").save(tmp_path / "other.safetensors")
+    result = run("score", archive, "--trace", tmp_path / "other.safetensors")
+    assert result.returncode == 2
+    assert "--trace: expected shape (epochs, 60)" in " ".join(result.stderr.split())
+    (tmp_path / "cut.safetensors").write_bytes((tmp_path / "other.safetensors").read_bytes()[:-9])
+    result = run("score", archive, "--trace", tmp_path / "cut.safetensors")
+    assert result.returncode == 3
+    assert "it fails its checksum" in " ".join(result.stderr.split())
 
 
 def test_failures_say_what_and_exit_with_three(archive, tmp_path):

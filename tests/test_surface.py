@@ -15,13 +15,14 @@ HEAVY = {
 }
 ARRAYS = {"numpy"}
 TENSORS = ARRAYS | {"torch"}
-TABLES = TENSORS | {"pandas", "pyarrow"}
+TABLES = TENSORS | {"pandas", "pyarrow", "safetensors"}
 STORES = ARRAYS | {"joblib", "safetensors"}
 
 # what each part may load beside the standard library, and its documented names
 SURFACE = {
     "noshadow": (set(), "InputError NoshadowWarning __version__"),
     "noshadow.layer": (TENSORS, "LastLayer"),
+    "noshadow.trace": (TENSORS | {"safetensors"}, "Trace"),
     "noshadow.scoring": (TABLES, "score"),
     "noshadow.audit": (TABLES | {"rich"}, "Audit audit"),
     "noshadow.attacks": (
@@ -50,7 +51,7 @@ SURFACE = {
 }
 # names that a package hands on only when they are asked for
 LAZY = {
-    "noshadow": ["Audit", "LastLayer", "attacks", "audit", "evaluate", "network", "score", "shadow", "theory"],
+    "noshadow": ["Audit", "LastLayer", "Trace", "attacks", "audit", "evaluate", "network", "score", "shadow", "theory"],
     "noshadow.shadow": ["Recipe", "Record", "TorchTrainer"],
 }
 

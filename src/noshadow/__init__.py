@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from noshadow.audit import Audit, audit
     from noshadow.layer import LastLayer
     from noshadow.scoring import score
+    from noshadow.trace import Trace
 
 __all__ = [
     "Audit",
     "InputError",
     "LastLayer",
     "NoshadowWarning",
+    "Trace",
     "__version__",
     "attacks",
     "audit",
@@ -32,7 +34,7 @@ __all__ = [
 ]
 
 _PARTS = ("attacks", "evaluate", "network", "shadow", "theory")
-_HOMES = {"Audit": "audit", "audit": "audit", "LastLayer": "layer", "score": "scoring"}
+_HOMES = {"Audit": "audit", "audit": "audit", "LastLayer": "layer", "Trace": "trace", "score": "scoring"}
 
 
 def __getattr__(name: str) -> Any:

@@ -145,7 +145,8 @@ def audit(
     label_smoothing  ε of a softmax trained on (1 − ε)·e_y + ε/m
     layer, output    which linear layer, which of several outputs of a torch module to audit
     scores           names of scores; None: all that apply
-    trace            (epochs, n): the loss of each record after each epoch, for ``mean_trace`` and ``trace_iqr``
+    trace            what training remembers of each record: a ``Trace``, or losses (epochs, n) after each epoch, for
+                     ``mean_trace`` and ``trace_iqr``
     full_step        score the heads that one more Newton step would give (see ``noshadow.score``)
     batch_size       records in a forward pass of a torch module
     memory           working memory in GiB

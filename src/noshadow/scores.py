@@ -15,8 +15,7 @@ Every score is oriented so that bigger means more exposed.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -29,6 +28,7 @@ from noshadow.errors import InputError
 from noshadow.heads import Head
 from noshadow.records import Records
 from noshadow.trace import Trace
+from noshadow.trace.losses import Losses
 
 __all__ = [
     "SCORES",
@@ -74,11 +74,19 @@ class Known:
             raise RuntimeError("this score uses the curvature: register it with needs={'curvature'}")
         return self.curvature
 
-    def losses(self) -> Iterator[Tensor]:
-        """The losses after each epoch in float64, some records at a time, (·, epochs)."""
-        if self.trace is None:
-            raise RuntimeError("this score uses the losses of every epoch: register it with needs={'trace'}")
-        return self.trace.parts(self.records.rows)
+    @property
+    def losses(self) -> Losses:
+        """Mean and quartiles over the epochs of the records' losses."""
+        if self.trace is None or self.trace.losses is None:
+            raise RuntimeError("this score uses the losses of every epoch: register it with needs={'losses'}")
+        return self.trace.losses
+
+    @cached_property
+    def at_mean(self) -> Records:
+        """The same records with the mean outputs over the epochs, z̄, in place of the final ones."""
+        if self.trace is None or self.trace.mean_outputs is None:
+            raise RuntimeError("this score uses the mean outputs: register it with needs={'mean_outputs'}")
+        return self.trace.records(self.records)
 
     @cached_property
     def first_order_shift(self) -> Tensor:
@@ -177,31 +185,22 @@ def leave_one_out(known: Known) -> Tensor:
 
 def mean_trace(known: Known) -> Tensor:
     """Mean over the epochs of ℓₜ, the record's loss after epoch t: how hard it was to fit, in the units of ``loss``."""
-    return torch.cat([losses.mean(1) for losses in known.losses()])
+    return known.losses.mean(known.records.rows)
 
 
 def trace_iqr(known: Known) -> Tensor:
     """LT-IQR = Q₃ − Q₁ of ℓ₁ … ℓ_T: how far training moved the record's loss, whatever its first and last epochs.
     Quantiles interpolate linearly between order statistics, as NumPy's do."""
-    return torch.cat([_interquartile_range(losses) for losses in known.losses()])
+    lower, upper = known.losses.quartiles(known.records.rows)
+    return (upper - lower).clamp(min=0.0)  # rounding must not turn it negative
 
 
-def _interquartile_range(trace: Tensor) -> Tensor:
-    """Q₃ − Q₁ of each row."""
-    ordered = trace.sort(dim=1).values  # torch.quantile takes no more than 16 million values
-
-    def quantile(share: float) -> Tensor:
-        place = share * (ordered.shape[1] - 1)
-        below, above = math.floor(place), math.ceil(place)
-        return ordered[:, below].lerp(ordered[:, above], place - below)
-
-    return (quantile(0.75) - quantile(0.25)).clamp(min=0.0)  # rounding must not turn it negative
-
-
-Need = Literal["curvature", "trace"]
+Need = Literal["curvature", "losses", "mean_outputs"]
 _WHAT_IS_NEEDED: dict[Need, str] = {
     "curvature": "the Hessian of the layer",
-    "trace": "the loss of every record after every epoch; pass it as trace=, (epochs, n)",
+    "losses": "the loss of every record after each of two epochs or more; pass it as trace=, (epochs, n), or a Trace "
+    "that was recorded with targets",
+    "mean_outputs": "the mean outputs over the epochs of training; pass a noshadow.Trace as trace=",
 }
 
 
@@ -224,7 +223,7 @@ class Score:
 
 
 _CURVATURE: frozenset[Need] = frozenset({"curvature"})
-_TRACE: frozenset[Need] = frozenset({"trace"})
+_LOSSES: frozenset[Need] = frozenset({"losses"})
 
 SCORES: dict[str, Score] = {
     "loss": Score(loss),
@@ -235,8 +234,8 @@ SCORES: dict[str, Score] = {
     "influence": Score(influence, _CURVATURE),
     "newton": Score(newton, _CURVATURE),
     "leave_one_out": Score(leave_one_out, _CURVATURE),
-    "mean_trace": Score(mean_trace, _TRACE),
-    "trace_iqr": Score(trace_iqr, _TRACE),
+    "mean_trace": Score(mean_trace, _LOSSES),
+    "trace_iqr": Score(trace_iqr, _LOSSES),
 }
 
 

@@ -37,7 +37,7 @@ def score(
     """Score every record of a layer: a row per record, a column per score.
 
     scores     names from ``noshadow.scores.SCORES``; None: all the default ones that apply to the head
-    trace      a ``Trace``, or (epochs, n): the loss of the same records, in the same order, after each epoch of
+    trace      a ``Trace`` of the same records, in the same order, or their losses (epochs, n) after each epoch of
                training; adds ``mean_trace`` and ``trace_iqr``
     curvature  how the Hessian is treated, a name from ``noshadow.curvature.CURVATURES``; "auto": the first that fits
                into memory
@@ -66,7 +66,7 @@ def score_with_diagnostics(
     progress: Progress = None,
 ) -> tuple[pd.DataFrame, Diagnostics]:
     """The scores and what was found on the way, without warnings."""
-    remembered = None if trace is None else Trace.of(trace, layer.n)
+    remembered = None if trace is None else Trace.of(trace, layer)
     names = resolve(layer.kind, scores, given(remembered))
     curved = any("curvature" in SCORES[name].needs for name in names)
     with progress_bar("Scoring", layer.n * (3 if curved else 1), progress) as advance:
@@ -86,9 +86,14 @@ def score_with_diagnostics(
     return frame, Diagnostics() if hessian is None else _diagnostics(layer, hessian, influence_sum, flagged)
 
 
-def given(trace: Any) -> frozenset[Need]:
-    """What scores may need and there is: a Hessian can always be had, the rest is what was passed."""
-    return frozenset({"curvature"} if trace is None else {"curvature", "trace"})
+def given(trace: Trace | None) -> frozenset[Need]:
+    """What scores may need and there is: a Hessian can always be had, the rest is what the trace holds."""
+    found: set[Need] = {"curvature"}
+    if trace is not None and trace.losses is not None and trace.epochs > 1:
+        found.add("losses")
+    if trace is not None and trace.mean_outputs is not None:
+        found.add("mean_outputs")
+    return frozenset(found)
 
 
 def _chunks(layer: LastLayer, hessian: Curvature | None, trace: Trace | None, full_step: bool) -> Iterator[Known]:
@@ -122,7 +127,7 @@ def _require_finite(frame: pd.DataFrame) -> None:
     for name, column in frame.items():
         bad = np.flatnonzero(~np.isfinite(column.to_numpy())).tolist()
         if bad:
-            traced = "trace" in SCORES[str(name)].needs
+            traced = "losses" in SCORES[str(name)].needs
             source, cause = ("trace", "losses") if traced else ("features, outputs", "features")
             raise InputError(
                 f"{source}: {name} overflows in {name_rows(bad)} (counted from 0); values this large cannot "

@@ -78,7 +78,7 @@ def test_a_setting_runs_and_is_measured_whole(place, name):
         expected = {
             key
             for key, entry in SCORES.items()
-            if (setting.head == "softmax" or not entry.only_classifiers) and (trained or "trace" not in entry.needs)
+            if (setting.head == "softmax" or not entry.only_classifiers) and (trained or "losses" not in entry.needs)
         }
         if setting.network_influence is not None:
             expected |= {"network_influence"}

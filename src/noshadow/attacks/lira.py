@@ -56,6 +56,7 @@ __all__ = [
     "gaussian_nll",
     "leave_one_out_scatter",
     "lira",
+    "lira_on_outputs",
     "lira_variance",
     "medians",
 ]

@@ -42,7 +42,7 @@ from noshadow.heads import get_head
 from noshadow.progress import Progress, progress_bar
 from noshadow.tensors import as_tensor
 
-__all__ = ["CANCELS", "TINY", "log_average", "rmia"]
+__all__ = ["CANCELS", "TINY", "log_average", "rmia", "rmia_on_outputs"]
 
 CANCELS = 1e-6  # a leave-one-out sum below this fraction of the whole is summed in logarithms instead
 TINY = float(np.finfo(np.float64).tiny)

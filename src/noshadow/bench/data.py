@@ -24,6 +24,8 @@ from noshadow.errors import FileError, InputError
 from noshadow.files import atomic_path
 from noshadow.npz import read_npz
 
+__all__ = ["DATA_SETS", "ENERGY_RANGES", "Arrays", "DataSet", "File", "load_arrays"]
+
 Arrays = dict[str, NDArray[Any]]
 
 

@@ -13,6 +13,8 @@ from noshadow._version import __version__
 from noshadow.files import file_digest
 from noshadow.progress import progress_bar
 
+__all__ = ["ATTEMPTS", "CHUNK", "THIS_MACHINE", "TIMEOUT", "DownloadError", "check_digest", "download"]
+
 TIMEOUT = 30.0  # seconds without a byte
 ATTEMPTS = 5
 CHUNK = 2**18

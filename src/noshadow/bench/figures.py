@@ -26,6 +26,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+__all__ = [
+    "ATTACK_NAMES",
+    "DRAWN",
+    "draw",
+    "exposed_images",
+    "loss_against_influence",
+    "recall_curves",
+    "sentences_table",
+    "shows_images",
+    "title_of",
+]
+
 ATTACK_NAMES = {name: attack.label for name, attack in ATTACKS.items()}
 DRAWN = ("loss", "gradient_norm", "influence", "newton", "leave_one_out")
 """The scores of the recall curves."""

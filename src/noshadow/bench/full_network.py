@@ -17,6 +17,8 @@ from noshadow.bench.study import Models
 from noshadow.network import network_influence
 from noshadow.shadow.record import restore
 
+__all__ = ["TargetInfluence", "influence_of_targets"]
+
 
 @dataclass(frozen=True, eq=False)
 class TargetInfluence:

@@ -12,6 +12,8 @@ from noshadow._version import __version__
 from noshadow.artefact import Arrays, UnusableArtefact, read_artefact, write_artefact
 from noshadow.files import private_folder
 
+__all__ = ["RESULTS", "Kept", "keep", "kept"]
+
 RESULTS = 1
 """Raised when a result of the same name and options means something else than before."""
 

@@ -29,6 +29,22 @@ from noshadow.optimizers import read_optimizer
 from noshadow.progress import progress_bar
 from noshadow.scores import applicable
 from noshadow.scoring import given, score_with_diagnostics
+from noshadow.trace import Trace
+
+__all__ = [
+    "CURVE",
+    "RECALLS",
+    "Floats",
+    "Scored",
+    "Truth",
+    "compare",
+    "find_truths",
+    "fit_of_targets",
+    "metrics",
+    "rank_correlation",
+    "score_targets",
+    "target_layer",
+]
 
 RECALLS = {
     "recall of top 1% at 5%": (0.01, 0.05),
@@ -169,8 +185,8 @@ def score_targets(setting: Setting, scale: Scale, models: Models, progress: bool
     return Scored(columns, members, float(np.median(seconds)), notes)
 
 
-def target_layer(setting: Setting, scale: Scale, models: Models, number: int) -> tuple[LastLayer, Floats | None]:
-    """The last layer of a target model on its members, and their losses after each epoch if it has epochs.
+def target_layer(setting: Setting, scale: Scale, models: Models, number: int) -> tuple[LastLayer, Trace | None]:
+    """The last layer of a target model on its members, and what its training remembers of them if it has epochs.
 
     The ridge is Λ = nλ where weight decay λ is part of the objective (``noshadow.optimizers``).
     """
@@ -186,7 +202,9 @@ def target_layer(setting: Setting, scale: Scale, models: Models, number: int) ->
         head=setting.head,
         ridge=float(inside.sum()) * recipe.weight_decay if decays else 0.0,
     )
-    return layer, arrays["epoch_losses"][:, inside] if "epoch_losses" in arrays else None
+    if "epoch_losses" not in arrays:
+        return layer, None
+    return layer, Trace.from_losses(arrays["epoch_losses"][:, inside], arrays["mean_outputs"][inside])
 
 
 def compare(scored: Scored, truth: Truth) -> dict[str, Any]:

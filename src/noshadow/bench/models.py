@@ -8,6 +8,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+__all__ = ["ChannelsLast", "mlp", "resnet20", "small_cnn"]
+
 
 def mlp(inputs: int, widths: Sequence[int], outputs: int, dropout: float = 0.0) -> nn.Sequential:
     """Blocks of linear, ReLU and dropout, and a linear output."""

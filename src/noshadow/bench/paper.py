@@ -26,6 +26,8 @@ What to know when comparing:
 
 from __future__ import annotations
 
+__all__ = ["SETTINGS", "TABLE_1", "TABLE_4", "TABLE_5", "Estimate"]
+
 Estimate = tuple[float, float]
 """Mean and standard deviation over the target models."""
 

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from noshadow.bench.setting import Pool, Source
 
+__all__ = ["image_features", "images", "standardised", "table", "text_features", "tokens"]
+
 
 def standardised(values: NDArray[Any]) -> NDArray[np.float32]:
     """Each column with mean 0 and standard deviation 1 over the pool; constant columns become 0."""

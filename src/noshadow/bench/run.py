@@ -20,6 +20,8 @@ from noshadow.bench.setting import Pool, Scale, Setting, Source
 from noshadow.bench.study import Models, load_models, train_models
 from noshadow.files import private_folder, write_text
 
+__all__ = ["TOP", "Outcome", "run_setting", "save_result", "versions"]
+
 TOP = 10  # records shown in figures and tables
 
 

@@ -15,6 +15,8 @@ from torch import nn
 from noshadow.errors import InputError
 from noshadow.shadow.recipe import Recipe
 
+__all__ = ["Pool", "Scale", "Setting", "Source", "all_settings", "find_settings"]
+
 
 class Source(Protocol):
     """Where a setting gets its data and its frozen features from; see ``noshadow.bench.source``."""

@@ -19,6 +19,8 @@ from noshadow.bench.keep import keep, kept
 from noshadow.errors import InputError
 from noshadow.shadow.content import array_digest
 
+__all__ = ["DataSource"]
+
 
 @dataclass(frozen=True)
 class DataSource:

@@ -18,6 +18,17 @@ from noshadow.shadow.content import array_digest
 from noshadow.shadow.record import Record
 from noshadow.shadow.work import Members, RerunsOtherwise, Train, TrainsMany
 
+__all__ = [
+    "CHECKPOINTS",
+    "ClosedFormRidge",
+    "Models",
+    "Timed",
+    "load_models",
+    "make_pool",
+    "make_trainer",
+    "train_models",
+]
+
 CHECKPOINTS = 4
 
 

@@ -35,6 +35,15 @@ def score(
     full_step: Annotated[
         bool, typer.Option(help="Score the heads that one more Newton step would give, with and without the record.")
     ] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="What training remembered: a saved noshadow.Trace (.safetensors), or losses (epochs, n) (.npy). "
+            "Default: 'trace' in the file, if any.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Save all records here, .parquet or .csv.")
     ] = None,
@@ -53,15 +62,18 @@ def score(
       np.savez("layer.npz", features=…, outputs=…, targets=…)
       noshadow score layer.npz --head softmax -o scores.parquet
       noshadow score layer.npz --ridge 12.5 --top 20
+      noshadow score layer.npz --trace trace.safetensors
       noshadow score layer.npz --json > scores.json
     """
-    given = {name: f"--{name}" for name, value in (("head", head), ("ridge", ridge)) if value is not None}
+    options = {"head": head, "ridge": ridge, "trace": trace}
+    given = {name: f"--{name}" for name, value in options.items() if value is not None}
     with explained_errors({**_OPTIONS, **given}, _CONTENTS) as command:
         from noshadow.audit import audit
         from noshadow.files import check_output
         from noshadow.layer import LastLayer
-        from noshadow.npz import read_npz
+        from noshadow.npz import read_npy, read_npz
         from noshadow.tables import TABLES
+        from noshadow.trace import Trace
 
         if output is not None:
             check_output(output, TABLES)
@@ -80,7 +92,10 @@ def score(
         ids: Any = arrays.get("ids")
         if ids is not None and ids.ndim != 1:
             raise FileError(f"ids: expected shape (n,), a name per record, got {ids.shape}")
-        result = audit(layer, ids=ids, trace=arrays.get("trace"), full_step=full_step)
+        remembered: Any = arrays.get("trace")
+        if trace is not None:
+            remembered = read_npy(trace, "trace") if trace.suffix == ".npy" else Trace.load(trace)
+        result = audit(layer, ids=ids, trace=remembered, full_step=full_step)
         saved = str(result.save(output)) if output else None
         show_audit(result, top, as_json, saved, command.notes)
 

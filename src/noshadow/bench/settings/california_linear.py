@@ -12,6 +12,8 @@ from noshadow.bench.models import mlp
 from noshadow.bench.setting import Pool, Scale, Source
 from noshadow.bench.settings.california_ridge import SETTING as RIDGE
 
+__all__ = ["SETTING", "model"]
+
 
 def model(pool: Pool, source: Source) -> Callable[[], nn.Module]:
     """A linear layer."""

@@ -13,6 +13,8 @@ from noshadow.bench.setting import Pool, Scale, Setting, Source
 from noshadow.bench.settings.california_ridge import load
 from noshadow.shadow.recipe import Recipe
 
+__all__ = ["SETTING", "model"]
+
 
 def model(pool: Pool, source: Source) -> Callable[[], nn.Module]:
     """Widths 128, 128, 128."""

@@ -6,6 +6,8 @@ from noshadow.bench.prepare import table
 from noshadow.bench.setting import Pool, Scale, Setting, Source
 from noshadow.shadow.recipe import Recipe
 
+__all__ = ["SETTING", "load"]
+
 
 def load(source: Source, at_least: int) -> Pool:
     """All 20,640 districts; the pool of 16,512 is the usual 80 % for training."""

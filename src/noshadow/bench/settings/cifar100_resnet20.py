@@ -12,6 +12,8 @@ from noshadow.bench.prepare import images
 from noshadow.bench.setting import Pool, Scale, Setting, Source
 from noshadow.shadow.recipe import Recipe
 
+__all__ = ["SETTING", "load", "model"]
+
 
 def load(source: Source, at_least: int) -> Pool:
     """The training images with their fine labels."""

@@ -12,6 +12,8 @@ from noshadow.bench.prepare import table
 from noshadow.bench.setting import Pool, Scale, Setting, Source
 from noshadow.shadow.recipe import Recipe
 
+__all__ = ["SETTING", "load", "model"]
+
 
 def load(source: Source, at_least: int) -> Pool:
     """All 768 buildings; the pool of 614 is the usual 80 % for training."""

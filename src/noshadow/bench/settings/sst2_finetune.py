@@ -13,6 +13,8 @@ from noshadow.bench.setting import Pool, Scale, Setting, Source
 from noshadow.bench.settings.sst2_probe import load
 from noshadow.shadow.recipe import Recipe
 
+__all__ = ["SETTING", "model"]
+
 
 def model(pool: Pool, source: Source) -> Callable[[], nn.Module]:
     """A linear layer on the mean of the encoder's last states over the tokens."""

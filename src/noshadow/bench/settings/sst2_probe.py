@@ -11,6 +11,8 @@ from noshadow.bench.prepare import text_features
 from noshadow.bench.setting import Pool, Scale, Setting, Source
 from noshadow.shadow.recipe import Recipe
 
+__all__ = ["SETTING", "load", "model"]
+
 
 def load(source: Source, at_least: int) -> Pool:
     """The training sentences."""

@@ -7,9 +7,11 @@ layers    which layers are linear, and their parameters
 matching  the layer whose output is the model's output, and each record's row in it
 kinds     which loss the outputs were trained with
 door      the forward pass that puts them together
+outputs   the same forward pass for outputs and targets alone, beside training
 """
 
 from noshadow.extract.torch.door import extract_torch
-from noshadow.extract.torch.watching import evaluating
+from noshadow.extract.torch.outputs import Evaluated, evaluate_torch
+from noshadow.extract.torch.watching import evaluating, unwrapped
 
-__all__ = ["evaluating", "extract_torch"]
+__all__ = ["Evaluated", "evaluate_torch", "evaluating", "extract_torch", "unwrapped"]

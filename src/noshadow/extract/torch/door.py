@@ -22,7 +22,7 @@ from noshadow.objective import Objective, ridge_of_weight_decay
 from noshadow.optimizers import read_optimizer
 from noshadow.progress import progress_bar
 
-__all__ = ["extract_torch"]
+__all__ = ["Pass", "extract_torch", "require_layer"]
 
 
 def extract_torch(
@@ -38,10 +38,10 @@ def extract_torch(
     """
     network = unwrapped(model)
     require_readable(network)
-    _require_layer(network, options.layer)
+    require_layer(network, options.layer)
     signature = Signature.of(network)
     source = read(data, options.batch_size, signature)
-    seen = _Pass(network, signature, source.total, options.layer, options.output)
+    seen = Pass(network, signature, source.total, options.layer, options.output)
     with (
         evaluating(network),
         running_eagerly(),
@@ -53,7 +53,7 @@ def extract_torch(
     return seen.extracted(objective, type(network).__name__, source.notes)
 
 
-class _Pass:
+class Pass:
     """What is collected of the head, batch by batch."""
 
     def __init__(
@@ -86,6 +86,10 @@ class _Pass:
                 "build a LastLayer from arrays"
             )
         self.features.add(x.cpu())
+        return self._keep(batch, z)
+
+    def _keep(self, batch: Batch, z: Tensor) -> int:
+        """Keep outputs and targets of a batch; the number of its records."""
         self.outputs.add(z.cpu())
         for name, values in batch.candidates.items():
             self.targets.setdefault(name, _Rows(self.total)).add(values.cpu())
@@ -168,7 +172,13 @@ class _Pass:
                 f"diverged, or overflows in {str(self.dtype).removeprefix('torch.')}"
             )
 
-    def extracted(self, objective: Objective, source: str, notes: tuple[str, ...]) -> Extracted:
+    @property
+    def activation(self) -> str:
+        """What the layer's outputs went through before the model returned them."""
+        return next(name for name in ("identity", "sigmoid", "softmax", "log_softmax") if name in self.activations)
+
+    def collected(self) -> tuple[Tensor, Tensor, str | None]:
+        """Outputs and targets of all records, and a note on which element of the records is the target."""
         if self.head is None:
             raise InputError("data: it has no records")
         if self.total is not None and self.rows != self.total:
@@ -177,11 +187,12 @@ class _Pass:
                 "record once"
             )
         z = self.outputs.all()
-        target, note = choose_target({name: rows.all() for name, rows in self.targets.items()}, z, self.signature)
-        activation = next(
-            name for name in ("identity", "sigmoid", "softmax", "log_softmax") if name in self.activations
-        )
-        head, where = choose_head(self.model, z, target, activation, objective)
+        return z, *choose_target({name: rows.all() for name, rows in self.targets.items()}, z, self.signature)
+
+    def extracted(self, objective: Objective, source: str, notes: tuple[str, ...]) -> Extracted:
+        z, target, note = self.collected()
+        assert self.head is not None
+        head, where = choose_head(self.model, z, target, self.activation, objective)
         bias = isinstance(self.head.bias, Tensor)
         decay = None if objective.optimizer is None else read_optimizer(objective.optimizer, self.head)
         if decay is not None and objective.ridge is None:
@@ -241,7 +252,7 @@ class _Rows:
         return torch.cat(self.parts) if self.whole is None else self.whole[: self.filled]
 
 
-def _require_layer(model: nn.Module, layer: str | None) -> None:
+def require_layer(model: nn.Module, layer: str | None) -> None:
     if layer is None:
         return
     modules = dict(model.named_modules())

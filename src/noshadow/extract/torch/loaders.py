@@ -74,6 +74,8 @@ def stacked(records: Sequence[Any], names: frozenset[str]) -> Any:
     stacked, and then stays a list.
     """
     if isinstance(records[0], (tuple, list)):
+        if not any(isinstance(field, list) for field in records[0]):
+            return torch_collate(list(records))
         return torch_collate([tuple(_tensor_of_list(field) for field in record) for record in records])
     if not isinstance(records[0], Mapping):
         return torch_collate(list(records))
@@ -254,9 +256,12 @@ def _same(a: Any, b: Any) -> bool:
 def undisturbed() -> Iterator[None]:
     """The random states of Python, NumPy and torch are afterwards what they were before."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002  the global one is meant
+    on_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
+        if on_devices:
+            torch.cuda.set_rng_state_all(on_devices)
         random.setstate(states[0])
         np.random.set_state(states[1])  # noqa: NPY002  as above
         torch.set_rng_state(states[2])

@@ -85,7 +85,7 @@ def test_the_default_is_all_that_the_arguments_allow():
     pd.testing.assert_frame_equal(frame, with_trace)
     assert diagnostics.rank is not None
     assert score_with_diagnostics(layer, TRACED, trace)[1].rank is None  # a trace alone needs no curvature
-    assert {name for name, entry in SCORES.items() if "trace" in entry.needs} == set(TRACED)
+    assert {name for name, entry in SCORES.items() if "losses" in entry.needs} == set(TRACED)
 
 
 @pytest.mark.parametrize("name", TRACED)
@@ -99,7 +99,7 @@ def test_chunks_change_nothing(monkeypatch, names):
     layer, trace = make(n=101, epochs=13)
     whole = score(layer, names, trace)
     for part in (1, 13, 30, 200):  # less than a record, one record, two, fifteen
-        monkeypatch.setattr("noshadow.trace._PART", part)
+        monkeypatch.setattr("noshadow.trace.losses._PART", part)
         pd.testing.assert_frame_equal(score(layer, names, trace), whole, check_exact=True)
     monkeypatch.setattr("noshadow.scoring._PLAIN_CHUNK", 17)
     monkeypatch.setattr("noshadow.curvature.dense._BLOCK_BYTES", 1000)

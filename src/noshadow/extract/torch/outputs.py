@@ -1,0 +1,88 @@
+"""Outputs and targets of all records in one evaluation pass, in the middle of training and without a trace in it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from noshadow.errors import InputError
+from noshadow.extract.torch.batches import Signature, split
+from noshadow.extract.torch.door import Pass, require_layer
+from noshadow.extract.torch.kinds import choose_head
+from noshadow.extract.torch.loaders import read, undisturbed
+from noshadow.extract.torch.matching import named_outputs
+from noshadow.extract.torch.watching import evaluating, require_readable, running_eagerly, unwrapped
+from noshadow.objective import Objective
+
+__all__ = ["Evaluated", "evaluate_torch"]
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluated:
+    """What an evaluation pass gave, in the data set's order.
+
+    outputs  (n, m) logits or predictions of the last linear layer
+    targets  as the data have them
+    head     the loss that they are of
+    layer    the name of the layer
+    notes    what to know of the data, a sentence each
+    """
+
+    outputs: Tensor
+    targets: Tensor
+    head: str
+    layer: str | None
+    notes: tuple[str, ...]
+
+
+def evaluate_torch(
+    model: nn.Module,
+    data: Any,
+    objective: Objective,
+    *,
+    layer: str | None = None,
+    output: str | int | None = None,
+    batch_size: int = 256,
+) -> Evaluated:
+    """One forward pass in evaluation mode, without gradients and without autocast.
+
+    The data are read and the layer is found as an audit does it, in the first batch; the others are forward passes and
+    nothing else. Modes, random states and gradients are afterwards what they were before. Autocast is off: it would
+    keep the weights that it casts here, which have no gradient, for the training step after.
+    """
+    network = unwrapped(model)
+    require_readable(network)
+    require_layer(network, layer)
+    signature = Signature.of(network)
+    with undisturbed(), evaluating(network), running_eagerly(), torch.no_grad():
+        source = read(data, batch_size, signature)
+        seen = _OutputsPass(network, signature, source.total, layer, output)
+        with torch.autocast(seen.device.type, enabled=False):
+            for batch in source.batches:
+                seen.add(batch)
+        outputs, targets, note = seen.collected()
+        head, _ = choose_head(network, outputs, targets, seen.activation, objective)
+    notes = (*source.notes, *seen.notes, *([note] if note else []))
+    return Evaluated(outputs, targets, head, seen.layer, notes)
+
+
+class _OutputsPass(Pass):
+    """Once the layer is found and the model returns what it gives, there is nothing left to watch."""
+
+    def add(self, raw: Any) -> int:
+        batch = split(raw, self.signature).placed(self.device, self.dtype)
+        self.notes |= dict.fromkeys(batch.notes)
+        if self.head is None or "identity" not in self.activations:
+            return self._keep(batch, self._run(batch).z)
+        (result,) = named_outputs(self._call(batch), batch.count, self.output).values()
+        if not result.ndim or len(result) != batch.count:
+            raise InputError(
+                f"model: it gives outputs of shape {tuple(result.shape)} for {self._where(batch)}, not a row per record"
+            )
+        if not math.isfinite(float(result.sum())):  # one reduction where all is well
+            self._require_finite(batch, {self.output: result})
+        return self._keep(batch, result.reshape(batch.count, -1))

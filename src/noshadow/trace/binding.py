@@ -1,0 +1,87 @@
+"""Whether what a trace holds is of the records of a layer."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from torch import Tensor
+
+from noshadow.errors import InputError, NoshadowWarning
+from noshadow.layer import LastLayer
+from noshadow.tensors import as_floats
+from noshadow.trace.losses import AllLosses
+from noshadow.trace.memory import Memory, marks_of, require_same
+
+__all__ = ["losses_for", "require_bound"]
+
+
+def require_bound(memory: Memory, outputs: Tensor | None, layer: LastLayer) -> None:
+    """Refuse what is of other records, another head, other outputs; ``outputs`` (epochs, n, m) where they are held."""
+    if not memory.epochs:
+        raise InputError("trace: it holds no epoch; call trace.update(model, data) after each epoch of training")
+    if isinstance(memory.losses, AllLosses):
+        losses_for(memory.losses.values, layer)
+    if memory.outputs is not None:
+        _require_shape(outputs, memory.outputs.mean, layer)
+        _require_logits(memory.outputs.mean, layer)
+    if memory.head is not None and memory.head != layer.head:
+        raise InputError(
+            f"trace: its losses are those of a {memory.head} head, the layer has a {layer.head} one; make it with "
+            f"Trace(head={layer.head!r})"
+        )
+    if memory.marks is not None:
+        require_same(memory.marks, marks_of(layer.targets), "trace", "the layer's")
+    if memory.head is not None and memory.label_smoothing != layer.label_smoothing:
+        warnings.warn(
+            f"trace: its losses were taken with label_smoothing={memory.label_smoothing:g}, the layer has "
+            f"{layer.label_smoothing:g}; mean_trace and trace_iqr are of the former. Make the trace with "
+            f"Trace(label_smoothing={layer.label_smoothing:g})",
+            NoshadowWarning,
+            stacklevel=4,
+        )
+
+
+def losses_for(value: Any, layer: LastLayer) -> Tensor:
+    """Losses (epochs, n) of the layer's records; a transposed array is named."""
+    losses, n = as_floats(value, "trace"), layer.n
+    if losses.ndim == 3:
+        raise InputError(
+            f"trace: expected shape (epochs, n), a row per epoch, got {tuple(losses.shape)}; outputs (epochs, n, m) "
+            "are passed as noshadow.Trace.from_outputs(outputs)"
+        )
+    if losses.ndim == 2 and losses.shape[1] != n:
+        transposed = losses.shape[0] == n
+        remedy = "it looks transposed: pass trace.T" if transposed else "pass the same records in the same order"
+        raise InputError(f"trace: expected shape (epochs, {n}), a row per epoch, got {tuple(losses.shape)}; {remedy}")
+    return losses
+
+
+def _require_shape(outputs: Tensor | None, mean: Tensor, layer: LastLayer) -> None:
+    """Mean outputs (n, m) of the layer's records; outputs (epochs, n, m) with other axes are named."""
+    n, m = layer.n, layer.n_outputs
+    if tuple(mean.shape) == (n, m):
+        return
+    if outputs is not None:
+        turns = {(0, 2, 1): "outputs.transpose(0, 2, 1)", (1, 0, 2): "outputs.transpose(1, 0, 2)"}
+        for order, turn in turns.items():
+            if tuple(outputs.shape[axis] for axis in order)[1:] == (n, m):
+                raise InputError(
+                    f"trace: expected outputs of shape (epochs, {n}, {m}), got {tuple(outputs.shape)}; they look "
+                    f"transposed: pass {turn}"
+                )
+    remedy = "pass the same records in the same order" if mean.shape[1] == m else "it is of another model or output"
+    raise InputError(
+        f"trace: it is of {mean.shape[0]} records with {mean.shape[1]} outputs, the layer has {n} with {m}; {remedy}"
+    )
+
+
+def _require_logits(mean: Tensor, layer: LastLayer) -> None:
+    """Refuse mean probabilities where the layer's outputs are logits."""
+    kind = layer.kind
+    if kind.concern(mean.to(layer.outputs), layer.targets) is None or kind.concern(layer.outputs, layer.targets):
+        return
+    raise InputError(
+        "trace: its outputs look like probabilities (all within [0, 1]), those of the layer are logits; record the "
+        "outputs of the last linear layer, before softmax or sigmoid"
+    )

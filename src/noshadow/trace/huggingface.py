@@ -1,0 +1,69 @@
+"""A trace beside a Hugging Face ``Trainer``."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+from noshadow.errors import NoshadowWarning, missing_extra
+from noshadow.trace.trace import Trace
+
+__all__ = ["FILE", "TraceCallback"]
+
+try:
+    from transformers import TrainerCallback
+except ImportError:
+    raise missing_extra("transformers", "hf") from None
+
+FILE = "noshadow_trace.safetensors"
+
+
+class TraceCallback(TrainerCallback):
+    """Updates a trace after each epoch, keeps it in every checkpoint and takes it back when training is resumed.
+
+    Parameters
+    ----------
+    trace : the trace; None: a new one, ``callback.trace``
+    data : the training data in their order; None: those of the trainer, with its collator
+
+    Examples
+    --------
+    >>> trace = noshadow.Trace()
+    >>> trainer = Trainer(model, args, train_dataset=data, callbacks=[TraceCallback(trace)])
+    >>> trainer.train()
+    >>> noshadow.audit(model, trainer.get_train_dataloader(), trace=trace)
+    """
+
+    def __init__(self, trace: Trace | None = None, data: Any = None) -> None:
+        self.trace = Trace() if trace is None else trace
+        self._data = data
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Take back what the checkpoint holds that training goes on from."""
+        if not state.global_step:
+            return
+        path = _folder(args, state) / FILE
+        if path.is_file():
+            self.trace.resume(path)
+        elif not self.trace.epochs:
+            warnings.warn(
+                f"trace: training goes on from step {state.global_step}, and {path} is not there: the epochs before "
+                "are missing from the trace. Pass TraceCallback(Trace.load(…)) with the trace of those epochs",
+                NoshadowWarning,
+                stacklevel=2,
+            )
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Remember the epoch."""
+        self.trace.update(others["model"], others["train_dataloader"] if self._data is None else self._data)
+
+    def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Keep the trace beside the weights."""
+        if state.is_world_process_zero and _folder(args, state).is_dir():
+            self.trace.save(_folder(args, state) / FILE)
+
+
+def _folder(args: Any, state: Any) -> Path:
+    """Where the trainer keeps the checkpoint of this step."""
+    return Path(args.output_dir) / f"checkpoint-{state.global_step}"

@@ -1,0 +1,57 @@
+"""A trace beside a Lightning ``Trainer``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from noshadow.errors import missing_extra
+from noshadow.trace.storage import memory_of, parts_of
+from noshadow.trace.trace import Trace
+
+__all__ = ["TraceCallback"]
+
+try:
+    from lightning.pytorch import Callback
+except ImportError:
+    try:
+        from pytorch_lightning import Callback
+    except ImportError:
+        raise missing_extra("lightning", "lightning") from None
+
+
+class TraceCallback(Callback):  # type: ignore[misc]  # the base is one of two, and may not be there
+    """Updates a trace after each epoch; it is kept in Lightning's own checkpoints and taken back from them.
+
+    Parameters
+    ----------
+    trace : the trace; None: a new one, ``callback.trace``
+    data : the training data in their order; None: those of the trainer
+
+    Examples
+    --------
+    >>> trace = noshadow.Trace()
+    >>> trainer = Trainer(max_epochs=10, callbacks=[TraceCallback(trace)])
+    >>> trainer.fit(module, loader)
+    >>> noshadow.audit(module, loader, trace=trace)
+    """
+
+    def __init__(self, trace: Trace | None = None, data: Any = None) -> None:
+        self.trace = Trace() if trace is None else trace
+        self._data = data
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Remember the epoch."""
+        self.trace.update(pl_module, trainer.train_dataloader if self._data is None else self._data)
+
+    def state_dict(self) -> dict[str, Any]:
+        """For Lightning's checkpoints: arrays as tensors, facts as plain values."""
+        arrays, facts = parts_of(self.trace._memory)
+        return {"arrays": {name: torch.from_numpy(array) for name, array in arrays.items()}, "facts": facts}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        arrays = {name: np.asarray(value.cpu()) for name, value in state_dict["arrays"].items()}
+        self.trace._resumed(memory_of(arrays, state_dict["facts"]))

@@ -1,0 +1,83 @@
+"""A trace as arrays and facts: for a file, and for the checkpoints of a training run.
+
+mean_outputs  (n, m)  float32          rest    (n, m)  the bits of bfloat16, as whole numbers
+average       (n,)    float64          kept    (k, n)  float32, the losses of some epochs
+losses        (epochs, n)  where all of them are kept
+marks         (n,)    whole numbers made of the targets
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import torch
+
+from noshadow.artefact import Arrays, UnusableArtefact, read_artefact, write_artefact
+from noshadow.errors import FileError
+from noshadow.trace.losses import AllLosses, Losses, RunningLosses
+from noshadow.trace.means import RunningMean
+from noshadow.trace.memory import Memory
+
+__all__ = ["IDENTITY", "SCHEMA", "Parts", "memory_of", "parts_of", "read_memory", "write_memory"]
+
+SCHEMA = 1
+"""Raised when the same names mean something else."""
+IDENTITY = {"noshadow": "trace", "schema": SCHEMA}
+
+Parts = tuple[Arrays, dict[str, Any]]
+
+
+def write_memory(path: str | os.PathLike[str], memory: Memory) -> None:
+    """Keep it; when this returns it is on the disk, whole, for its owner alone to read."""
+    arrays, facts = parts_of(memory)
+    write_artefact(path, arrays, IDENTITY, facts)
+
+
+def read_memory(path: str | os.PathLike[str]) -> Memory:
+    """What was kept; a file that is damaged or of something else is refused."""
+    try:
+        found = read_artefact(path, IDENTITY)
+    except UnusableArtefact as error:
+        raise FileError(f"trace: {path} is not a trace that this version reads ({error})") from None
+    except OSError as error:
+        raise FileError(f"trace: {path} cannot be read ({error.strerror})") from None
+    return memory_of(found.arrays, found.facts)
+
+
+def parts_of(memory: Memory) -> Parts:
+    """The arrays and facts that a memory consists of."""
+    arrays: dict[str, torch.Tensor] = {}
+    facts: dict[str, Any] = {
+        "epochs": memory.epochs,
+        "head": memory.head,
+        "label_smoothing": memory.label_smoothing,
+    }
+    if memory.outputs is not None:
+        arrays |= {"mean_outputs": memory.outputs.mean, "rest": memory.outputs.rest.view(torch.int16)}
+    if isinstance(memory.losses, RunningLosses):
+        arrays |= {"average": memory.losses.average, "kept": torch.stack(memory.losses.kept)}
+        facts |= {"stride": memory.losses.stride, "capacity": memory.losses.capacity}
+    elif isinstance(memory.losses, AllLosses):
+        losses = memory.losses.values
+        arrays["losses"] = losses.float() if losses.dtype == torch.bfloat16 else losses  # NumPy has no such type
+    if memory.marks is not None:
+        arrays["marks"] = memory.marks
+    return {name: np.ascontiguousarray(array.cpu().numpy()) for name, array in arrays.items()}, facts
+
+
+def memory_of(arrays: Arrays, facts: dict[str, Any]) -> Memory:
+    """The inverse of ``parts_of``."""
+    held = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+    epochs = int(facts["epochs"])
+    outputs = None
+    losses: Losses | None = None
+    if "mean_outputs" in held:
+        outputs = RunningMean(epochs, held["mean_outputs"], held["rest"].view(torch.bfloat16))
+    if "average" in held:
+        kept = tuple(held["kept"].unbind(0))
+        losses = RunningLosses(held["average"], epochs, int(facts["stride"]), kept, int(facts["capacity"]))
+    elif "losses" in held:
+        losses = AllLosses(held["losses"])
+    return Memory(epochs, outputs, losses, facts["head"], float(facts["label_smoothing"]), held.get("marks"))

@@ -1,0 +1,345 @@
+"""The trace itself: what can be asked of it, and how it is bound to a layer."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from noshadow.errors import InputError, NoshadowWarning
+from noshadow.extract.guess import guess_head
+from noshadow.extract.torch import evaluate_torch, unwrapped
+from noshadow.files import check_output
+from noshadow.heads import make_head
+from noshadow.heads.targets import check_targets
+from noshadow.layer import LastLayer
+from noshadow.objective import Objective
+from noshadow.records import Records
+from noshadow.tensors import as_floats, as_tensor
+from noshadow.trace.binding import losses_for, require_bound
+from noshadow.trace.checkpoints import each_loaded
+from noshadow.trace.epoch import Epoch, read_batch
+from noshadow.trace.losses import AllLosses, Losses, losses_of
+from noshadow.trace.means import RunningMean, require_finite
+from noshadow.trace.memory import Memory, marks_of
+from noshadow.trace.storage import read_memory, write_memory
+
+__all__ = ["Trace"]
+
+
+class Trace:
+    """What a training run remembers of each record: its mean output and its losses over the epochs.
+
+    For n records and m outputs it holds, whatever the number of epochs, the mean outputs in float32 with what rounding
+    took away (1.5 m floats per record), and of the losses the mean and those of a few epochs (max(m, 16) floats):
+    see ``noshadow.trace.means`` and ``noshadow.trace.losses`` for how accurate they are.
+
+    Parameters
+    ----------
+    head : "squared", "logistic" or "softmax"; None: read off the model and the targets, or asked for where they leave
+        a choice
+    loss : the loss that the model is trained with, by name or as a torch criterion; says the head too
+    label_smoothing : ε of a softmax trained on (1 − ε)·e_y + ε/m
+    layer, output : which linear layer, which of several outputs of a torch module, as in ``noshadow.audit``
+    batch_size : of an evaluation pass, where the data have no batches of their own
+
+    Examples
+    --------
+    >>> trace = noshadow.Trace()
+    >>> for epoch in range(epochs):
+    ...     train_one_epoch(model, loader)
+    ...     trace.update(model, data)
+    >>> noshadow.audit(model, data, trace=trace)
+    """
+
+    def __init__(
+        self,
+        head: str | None = None,
+        *,
+        loss: Any = None,
+        label_smoothing: float | None = None,
+        layer: str | None = None,
+        output: str | int | None = None,
+        batch_size: int = 256,
+    ) -> None:
+        self._objective = Objective(head, loss, label_smoothing=label_smoothing).resolved()
+        self._choices: dict[str, Any] = {"layer": layer, "output": output, "batch_size": batch_size}
+        self._memory = Memory(label_smoothing=self._objective.label_smoothing or 0.0)
+        self._epoch: Epoch | None = None
+        self._unread: Tensor | None = None
+        self._said: set[str] = set()
+
+    def update(
+        self, model: Any = None, data: Any = None, *, outputs: Any = None, targets: Any = None, rows: Any = None
+    ) -> None:
+        """Remember one more epoch, or a batch of it. An epoch that is refused leaves the trace as it was.
+
+        ``update(model, data)`` after each epoch of training: one forward pass over the records in the data set's
+        order, in evaluation mode. Nothing of the training changes: modes, random states, gradients.
+
+        ``update(outputs=, targets=)``, (n, m) and targets of all records in their order: one epoch.
+
+        ``update(outputs=, targets=, rows=)``, a batch and the places of its records in the data: part of an epoch,
+        which ``end_epoch()`` ends. Each record comes once in an epoch.
+
+        Without targets the mean outputs alone are remembered.
+
+        Parameters
+        ----------
+        model : torch Module
+        data : its training data, as ``noshadow.audit`` takes them
+        outputs : (b, m) logits or predictions
+        targets : (b,) or (b, q)
+        rows : (b,) whole numbers from 0
+        """
+        if (model is None) == (outputs is None):
+            raise InputError("model, outputs: pass either the model and its data, or outputs")
+        if isinstance(self._memory.losses, AllLosses) or self._unread is not None:
+            raise InputError("trace: it was made from whole arrays and takes no more epochs; begin a new Trace()")
+        if model is not None:
+            if targets is not None or rows is not None:
+                raise InputError("targets, rows: they go with outputs=; the model's data has its own")
+            self._evaluate(model, data)
+            return
+        if data is not None:
+            raise InputError("data: it goes with a model; pass the targets of outputs as targets=")
+        z, y = read_batch(outputs, targets)
+        if rows is not None:
+            self._epoch = self._epoch or Epoch(self.n)
+            self._epoch.add(z, y, rows)
+            return
+        self._require_no_batches()
+        if not len(z):
+            raise InputError("outputs: there are no rows")
+        self._remember(z, y)
+
+    def end_epoch(self) -> None:
+        """The end of an epoch that came in batches; refused while a record is missing."""
+        self._remember(*(self._epoch or Epoch(self.n)).whole())
+        self._epoch = None
+
+    def _evaluate(self, model: Any, data: Any) -> None:
+        if not isinstance(model, nn.Module):
+            raise InputError(
+                f"model: expected a torch Module, got {type(model).__name__}; of others pass outputs= and targets="
+            )
+        if data is None:
+            raise InputError("data: pass the training data, as a Dataset, a DataLoader or (X, y)")
+        self._require_no_batches()
+        found = evaluate_torch(model, data, self._objective, **self._choices)
+        self._remember(found.outputs, found.targets, found.head)
+        self._choices["layer"] = found.layer or None  # later epochs need not look for it
+        for note in found.notes:
+            if note not in self._said:
+                warnings.warn(note, NoshadowWarning, stacklevel=3)
+        self._said.update(found.notes)
+
+    def _remember(self, outputs: Tensor, targets: Tensor | None, head: str | None = None) -> None:
+        if targets is None:
+            self._memory = self._memory.with_epoch(outputs, None, None)
+            return
+        kind = self._memory.head or head or guess_head(outputs, targets, self._objective)
+        self._memory = self._memory.with_epoch(outputs, _checked(targets, outputs, kind), kind)
+
+    def _require_no_batches(self) -> None:
+        if self._epoch is not None:
+            raise InputError("rows: an epoch in batches has begun; end it with trace.end_epoch() first")
+
+    @property
+    def epochs(self) -> int:
+        """How many epochs it remembers."""
+        return self._memory.epochs
+
+    @property
+    def n(self) -> int | None:
+        """Number of records; None before the first epoch."""
+        return self._memory.n
+
+    @property
+    def mean_outputs(self) -> Tensor | None:
+        """z̄ = (1/E) Σ z_t, (n, m) in float32: logits or predictions; None where outputs were never known."""
+        return None if self._memory.outputs is None else self._memory.outputs.mean
+
+    @property
+    def losses(self) -> Losses | None:
+        """Mean and quartiles of the losses, by rows; None where losses were never known."""
+        return self._memory.losses
+
+    @property
+    def mean_loss(self) -> Tensor | None:
+        """(n,) the mean over the epochs of a record's loss, in float64."""
+        return None if self.losses is None else self.losses.mean(slice(None))
+
+    @property
+    def lower_quartile(self) -> Tensor | None:
+        """(n,) Q₁ over the epochs of a record's loss, in float64."""
+        return None if self.losses is None else self.losses.quartiles(slice(None))[0]
+
+    @property
+    def upper_quartile(self) -> Tensor | None:
+        """(n,) Q₃ over the epochs of a record's loss, in float64."""
+        return None if self.losses is None else self.losses.quartiles(slice(None))[1]
+
+    def records(self, records: Records) -> Records:
+        """The same records of the layer with the mean outputs z̄ in place of the final ones, in float64."""
+        if self.mean_outputs is None:
+            raise RuntimeError("the mean outputs are not known: register the score with needs={'mean_outputs'}")
+        return replace(records, outputs=self.mean_outputs[records.rows].to(records.outputs))
+
+    @classmethod
+    def from_losses(cls, losses: Any, mean_outputs: Any = None) -> Trace:
+        """From the losses (epochs, n) after each epoch and, where they were kept, the mean outputs (n, m)."""
+        all_losses = AllLosses(losses)
+        outputs, epochs = None, len(all_losses.values)
+        if mean_outputs is not None:
+            mean = as_floats(mean_outputs, "mean_outputs").cpu()
+            if mean.ndim != 2 or len(mean) != all_losses.n:
+                raise InputError(
+                    f"mean_outputs: expected shape ({all_losses.n}, m), a row per record, got {tuple(mean.shape)}"
+                )
+            outputs = replace(RunningMean.of(mean), count=epochs)
+        return cls()._with(Memory(epochs, outputs, all_losses))
+
+    @classmethod
+    def from_outputs(
+        cls, outputs: Any, targets: Any = None, head: str | None = None, *, label_smoothing: float | None = None
+    ) -> Trace:
+        """From the outputs (epochs, n, m) of all records, in their order, after each epoch.
+
+        Losses are taken at once where targets and head are given; else when the trace meets a layer, which has both.
+        The array is held, not copied, until then.
+        """
+        values = as_floats(outputs, "outputs")
+        if values.ndim != 3 or 0 in values.shape:
+            hint = "; for one output per record pass outputs[..., None], for one epoch outputs[None]"
+            raise InputError(
+                f"outputs: expected shape (epochs, n, m), got {tuple(values.shape)}{hint if values.ndim == 2 else ''}"
+            )
+        if (targets is None) != (head is None):
+            raise InputError("targets, head: give both or neither: a loss needs both")
+        for epoch, one in enumerate(values):
+            require_finite(
+                one.to(torch.float32), f"outputs[{epoch}]", "leave out the epochs in which training diverged"
+            )
+        mean = RunningMean.of(values[0])
+        for one in values[1:]:
+            mean = mean.with_term(one)
+        trace = cls(head, label_smoothing=label_smoothing)
+        trace._memory = replace(trace._memory, epochs=len(values), outputs=mean)
+        trace._unread = values
+        if head is None:
+            return trace
+        return trace._with_losses(_checked(as_tensor(targets, "targets"), values[0], head), head)
+
+    @classmethod
+    def from_checkpoints(cls, model: nn.Module, state_dicts: Iterable[Any], data: Any, **options: Any) -> Trace:
+        """From the weights after some of the epochs: one evaluation pass for each.
+
+        Parameters
+        ----------
+        model : torch Module; its own weights are back at the end, whatever happens
+        state_dicts : of this model, in any number: mappings, paths of .safetensors files or of .pt files that hold
+            nothing but tensors, or folders with one of them
+        data : the training data, as ``noshadow.audit`` takes them
+        options : as for ``Trace``
+
+        Examples
+        --------
+        >>> trace = noshadow.Trace.from_checkpoints(model, ["epoch5.pt", "epoch10.pt", "epoch15.pt"], data)
+        """
+        if not isinstance(model, nn.Module):
+            raise InputError(f"model: expected a torch Module, got {type(model).__name__}")
+        trace = cls(**options)
+        for _ in each_loaded(unwrapped(model), state_dicts):
+            trace.update(model, data)
+        if not trace.epochs:
+            raise InputError("state_dicts: there is none; pass one for each checkpoint")
+        return trace
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Keep it in a safetensors file with a checksum, for its owner alone to read; ``load`` goes on from there."""
+        self._require_no_batches()
+        target = check_output(path, (".safetensors",), "path")
+        if self._unread is not None and self.losses is None:
+            warnings.warn(
+                "trace: its losses are not known yet, so the file lacks them; pass targets and head to from_outputs",
+                NoshadowWarning,
+                stacklevel=2,
+            )
+        write_memory(target, self._memory)
+        return target
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], **options: Any) -> Trace:
+        """What was saved. It can be updated further, with the same records: others are told by their targets.
+
+        ``options`` are those of ``Trace``; the head and the smoothing of the losses are in the file.
+        """
+        trace = cls(**options)
+        trace.resume(path)
+        return trace
+
+    def resume(self, path: str | os.PathLike[str]) -> None:
+        """Go on from what was saved, in place of what this trace holds."""
+        self._resumed(read_memory(path))
+
+    def _resumed(self, memory: Memory) -> None:
+        """Take over what was kept; refused where it was recorded with another loss than this one is for."""
+        stated = self._objective
+        if memory.head is not None:
+            stated.require(memory.head)
+        smoothing = stated.label_smoothing
+        if smoothing is not None and smoothing != memory.label_smoothing:
+            raise InputError(
+                f"label_smoothing: {smoothing:g}, but the losses of the trace were taken with "
+                f"{memory.label_smoothing:g}; leave it out"
+            )
+        self._memory, self._epoch = memory, None
+
+    @classmethod
+    def of(cls, value: Any, layer: LastLayer) -> Trace:
+        """A trace, or losses (epochs, n), of the records of this layer; refused where it is of others.
+
+        The only place where a trace and a layer meet.
+        """
+        if not isinstance(value, Trace):
+            return cls.from_losses(losses_for(value, layer))
+        value._require_no_batches()
+        require_bound(value._memory, value._unread, layer)
+        if value._unread is None or value.losses is not None:
+            return value
+        smoothed = value._with(replace(value._memory, label_smoothing=layer.label_smoothing))
+        return smoothed._with_losses(layer.targets, layer.head)
+
+    def _with(self, memory: Memory) -> Trace:
+        """Another trace with this memory."""
+        other = Trace()
+        other.__dict__.update(self.__dict__, _memory=memory)
+        return other
+
+    def _with_losses(self, targets: Tensor, head: str) -> Trace:
+        """With the losses of the outputs that are held, for targets in the form that the head takes."""
+        assert self._unread is not None
+        kind = make_head(head, self._unread.shape[2], self._memory.label_smoothing)
+        where = self._unread.device
+        known = replace(self._memory, head=head, marks=marks_of(targets))
+        if len(self._unread) < 2:  # no spread: the mean outputs are all there is
+            return self._with(known)
+        losses = torch.stack([losses_of(one, targets.to(where), kind) for one in self._unread])
+        return self._with(replace(known, losses=AllLosses(losses)))
+
+    def __repr__(self) -> str:
+        shape = "" if self.n is None else f", {self.n} records"
+        known = [name for name in ("mean_outputs", "losses") if getattr(self, name) is not None]
+        return f"Trace({self.epochs} epochs{shape}{''.join(f', {name}' for name in known)})"
+
+
+def _checked(targets: Tensor, outputs: Tensor, head: str) -> Tensor:
+    """The targets in the form that the head of those outputs works with."""
+    return check_targets(make_head(head, outputs.shape[1]), targets, len(outputs), outputs.shape[1], "outputs")

@@ -1,0 +1,235 @@
+"""Traces on disk, resumed in the middle of training, and traces of checkpoints."""
+
+from __future__ import annotations
+
+import stat
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from noshadow import InputError, LastLayer, NoshadowWarning, Trace, score
+from noshadow.errors import FileError
+
+from ..extract.torch.toys import Items, M, N, P, network, records
+
+
+def moved(model, epoch):
+    """A step of something like training, the same each time."""
+    generator = torch.Generator().manual_seed(epoch)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.3 * torch.randn(p.shape, generator=generator))
+    return model
+
+
+def same(a, b):
+    assert a.epochs == b.epochs
+    for name in ("mean_outputs", "mean_loss", "lower_quartile", "upper_quartile"):
+        assert torch.equal(getattr(a, name), getattr(b, name)), name
+
+
+@pytest.mark.parametrize("stop", [1, 14, 15, 33])
+def test_resumed_and_uninterrupted_are_equal_to_the_bit(tmp_path, stop):
+    model, whole = network(), Trace()
+    broken = Trace()
+    for epoch in range(40):
+        moved(model, epoch)
+        whole.update(model, records())
+        broken.update(model, records())
+        if epoch + 1 == stop:
+            broken = Trace.load(broken.save(tmp_path / "trace.safetensors"))
+    same(whole, broken)
+
+
+@pytest.mark.parametrize("kind", ["recorded", "losses", "half losses", "outputs", "no targets", "labels"])
+def test_everything_comes_back(tmp_path, kind):
+    rng = np.random.default_rng(0)
+    z, y = rng.normal(size=(5, 20, 3)), rng.integers(0, 3, 20)
+    trace = Trace()
+    if kind == "recorded":
+        for one in z:
+            trace.update(outputs=one, targets=y)
+    elif kind == "losses":
+        trace = Trace.from_losses(rng.exponential(size=(5, 20)), z.mean(0))
+    elif kind == "half losses":
+        trace = Trace.from_losses(torch.rand(5, 20).bfloat16())
+    elif kind == "outputs":
+        trace = Trace.from_outputs(z, y, "softmax", label_smoothing=0.1)
+    elif kind == "labels":
+        y = rng.integers(0, 2, (20, 3))
+        trace = Trace.from_outputs(z, y, "logistic")
+    else:
+        for one in z:
+            trace.update(outputs=one)
+    path = trace.save(tmp_path / "trace.safetensors")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    back = Trace.load(path)
+    assert repr(back) == repr(trace)
+    head = "logistic" if kind == "labels" else "softmax"
+    layer = LastLayer(rng.normal(size=(20, 2)), z[-1], y, head, label_smoothing=0.1 if kind == "outputs" else 0.0)
+    if kind != "no targets":
+        names = ["mean_trace", "trace_iqr"]
+        np.testing.assert_array_equal(score(layer, names, back), score(layer, names, trace))
+    if kind not in ("half losses",):
+        assert torch.equal(back.mean_outputs, trace.mean_outputs)
+    assert load_file(path)  # any reader of the format reads it
+
+
+def test_files_that_are_no_traces_are_refused(tmp_path):
+    trace = Trace()
+    trace.update(network(), records())
+    path = trace.save(tmp_path / "trace.safetensors")
+    content = path.read_bytes()
+    cases = {
+        "cut": (content[:-8], "it fails its checksum"),
+        "flipped": (content[:-8] + bytes([content[-8] ^ 1]) + content[-7:], "it fails its checksum"),
+        "empty": (b"", "it has no checksum"),
+        "text": (b"not a trace at all", "it has no checksum"),
+    }
+    for name, (bad, message) in cases.items():
+        (tmp_path / name).write_bytes(bad)
+        with pytest.raises(FileError, match=f"trace: .*{name} is not a trace that this version reads .{message}"):
+            Trace.load(tmp_path / name)
+    with pytest.raises(FileError, match=r"cannot be read .No such file"):
+        Trace.load(tmp_path / "nowhere.safetensors")
+    with pytest.raises(InputError, match=r"path: .* must end in .safetensors"):
+        trace.save(tmp_path / "trace.pt")
+    from noshadow.artefact import write_artefact
+
+    write_artefact(tmp_path / "newer", {}, {"noshadow": "trace", "schema": 99})
+    with pytest.raises(FileError, match="it is of something else"):
+        Trace.load(tmp_path / "newer")
+
+
+def test_a_loaded_trace_refuses_other_data_and_other_losses(tmp_path):
+    x, y = records().tensors
+    trace = Trace()
+    trace.update(network(), records())
+    path = trace.save(tmp_path / "trace.safetensors")
+    back = Trace.load(path)
+    with pytest.raises(InputError, match="targets: the targets of rows"):
+        back.update(network(), TensorDataset(x, y.flip(0)))
+    with pytest.raises(InputError, match="outputs: expected shape"):
+        back.update(network(), TensorDataset(x[1:], y[1:]))
+    with pytest.raises(InputError, match="head: the model has a softmax head, not a squared one"):
+        Trace.load(path, head="squared")
+    with pytest.raises(InputError, match=r"label_smoothing: 0.1, but the losses of the trace were taken with 0"):
+        Trace.load(path, label_smoothing=0.1)
+    back.update(outputs=back.mean_outputs[:5], targets=y[:5], rows=range(5))
+    with pytest.raises(InputError, match="an epoch in batches has begun"):
+        back.save(path)
+    unbound = Trace.from_outputs(np.ones((3, 4, 2)))
+    with pytest.warns(NoshadowWarning, match="its losses are not known yet, so the file lacks them"):
+        unbound.save(path)
+
+
+def checkpoints(model, count=4):
+    """State dicts of something like a training run, and the outputs then, (count, n, m)."""
+    states, outputs = [], []
+    for epoch in range(count):
+        moved(model, epoch)
+        states.append({name: value.clone() for name, value in model.state_dict().items()})
+        model.eval()
+        outputs.append(model(records().tensors[0]).detach())
+        model.train()
+    return states, torch.stack(outputs)
+
+
+@pytest.mark.parametrize("form", ["mappings", "safetensors", "pt", "folders", "wrapped", "generator"])
+def test_checkpoints_in_any_form_against_a_plain_loop(tmp_path, form):
+    model = network().train()
+    states, outputs = checkpoints(model)
+    given = states
+    if form == "wrapped":
+        given = [{f"module._orig_mod.{name}": value for name, value in state.items()} for state in states]
+    elif form == "generator":
+        given = (state for state in states)
+    elif form != "mappings":
+        given = []
+        for k, state in enumerate(states):
+            folder = tmp_path / str(k)
+            folder.mkdir()
+            path = folder / ("model.pt" if form == "pt" else "model.safetensors")
+            torch.save(state, path) if form == "pt" else save_file(state, path)
+            given.append(folder if form == "folders" else str(path))
+    moved(model, 99)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    addresses = [p.data_ptr() for p in model.parameters()]
+    trace = Trace.from_checkpoints(model, given, records())
+    by_hand = Trace.from_outputs(outputs, records().tensors[1], "softmax")
+    torch.testing.assert_close(trace.mean_outputs, by_hand.mean_outputs, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(trace.mean_loss, by_hand.mean_loss, rtol=1e-5, atol=1e-6)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert addresses == [p.data_ptr() for p in model.parameters()]
+    assert model.training
+
+
+def test_the_weights_come_back_after_an_error():
+    model = network()
+    states, _ = checkpoints(model)
+    moved(model, 99)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    broken = {name: value * float("nan") for name, value in states[1].items()}
+    for bad, message in (
+        (broken, r"state_dicts\[2\]: '0.weight' holds NaN"),
+        (7, r"state_dicts\[2\]: expected a state"),
+    ):
+        with pytest.raises(InputError, match=message):
+            Trace.from_checkpoints(model, [*states[:2], bad], records())
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    with pytest.raises(InputError, match=r"data: .* could not be read"):
+        Trace.from_checkpoints(model, states, Items([(torch.ones(P), 1), (torch.ones(P + 1), 1)]))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_state_dicts_of_other_models_are_refused_by_their_first_key(tmp_path):
+    model = network()
+    state = dict(model.state_dict())
+    without = {name: value for name, value in state.items() if name != "3.weight"}
+    torch.save({"model_state_dict": state, "epoch": 3}, tmp_path / "nested.pt")
+    torch.save(model, tmp_path / "whole.pt")
+    (tmp_path / "text.safetensors").write_text("no weights")
+    cases = {
+        r"state_dicts\[0\]: it has no '3.weight', which the model has": without,
+        r"state_dicts\[0\]: it has 'more', which the model has not": {**state, "more": torch.ones(1)},
+        r"state_dicts\[0\]: '3.bias' has shape \(5,\), in the model \(4,\)": {**state, "3.bias": torch.ones(M + 1)},
+        r"it has no '0.weight', .* \(it holds one under 'model_state_dict': pass that\)": tmp_path / "nested.pt",
+        r"state_dicts\[0\]: .*whole.pt holds more than tensors, and nothing is unpickled": tmp_path / "whole.pt",
+        r"state_dicts\[0\]: .*text.safetensors holds no state dict": tmp_path / "text.safetensors",
+        r"state_dicts\[0\]: .* does not exist": tmp_path / "nowhere.pt",
+        r"state_dicts\[0\]: the folder .* has neither": tmp_path,
+    }
+    for message, bad in cases.items():
+        with pytest.raises(InputError, match=message):
+            Trace.from_checkpoints(model, [bad], records())
+    with pytest.raises(InputError, match="state_dicts: pass a list of them"):
+        Trace.from_checkpoints(model, state, records())
+    with pytest.raises(InputError, match="state_dicts: there is none"):
+        Trace.from_checkpoints(model, [], records())
+    with pytest.raises(InputError, match="model: expected a torch Module, got str"):
+        Trace.from_checkpoints("model", [state], records())
+
+
+def test_a_file_may_leave_out_the_second_name_of_a_shared_tensor():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.second = nn.Linear(P, P), nn.Linear(P, P)
+            self.second.weight = self.first.weight
+            self.last = nn.Linear(P, M)
+
+        def forward(self, x):
+            return self.last(self.second(torch.relu(self.first(x))))
+
+    model = Tied()
+    state = {name: value + 0.1 for name, value in model.state_dict().items() if name != "second.weight"}
+    trace = Trace.from_checkpoints(model, [state], records())
+    other = Tied()
+    other.load_state_dict({**state, "second.weight": state["first.weight"]})
+    torch.testing.assert_close(trace.mean_outputs, other(records().tensors[0]).detach())
+    assert trace.n == N

@@ -19,11 +19,11 @@ from sklearn.linear_model import Ridge
 from typer.testing import CliRunner
 
 from noshadow import attacks, evaluate
-from noshadow.bench import measure, models
+from noshadow.bench import architectures, measure
 from noshadow.bench.measure import CURVE, RECALLS
 from noshadow.bench.setting import Pool, all_settings, find_settings
 from noshadow.bench.source import DataSource
-from noshadow.bench.study import ClosedFormRidge, _procedure, make_pool, make_trainer, train_models
+from noshadow.bench.training import ClosedFormRidge, _procedure, make_pool, make_trainer, train_models
 from noshadow.cli import app
 from noshadow.errors import InputError
 from noshadow.scores import SCORES
@@ -198,8 +198,8 @@ def test_a_changed_network_is_another_study_and_other_wording_is_not(place, monk
         return _procedure(changed, scale, pool, make_trainer(changed, scale, pool, source, recording=True))
 
     before = found()
-    assert found(lambda: models.small_cnn(10)) == before
-    assert found(lambda: models.small_cnn(10, hidden=128)) != before
+    assert found(lambda: architectures.small_cnn(10)) == before
+    assert found(lambda: architectures.small_cnn(10, hidden=128)) != before
     assert found(learning_rate=2e-3) != before
     assert not before.keys() & {"libraries", "model"}
 
@@ -208,9 +208,9 @@ def test_a_changed_network_is_another_study_and_other_wording_is_not(place, monk
         outputs: torch.Tensor = self.body(x.contiguous(memory_format=torch.channels_last))  # and with a comment
         return outputs
 
-    monkeypatch.setattr(models.ChannelsLast, "forward", forward)
+    monkeypatch.setattr(architectures.ChannelsLast, "forward", forward)
     assert found() == before
-    monkeypatch.setattr(models.ChannelsLast, "forward", lambda self, x: self.body(-x))
+    monkeypatch.setattr(architectures.ChannelsLast, "forward", lambda self, x: self.body(-x))
     assert found() != before
 
 

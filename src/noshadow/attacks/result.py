@@ -29,7 +29,7 @@ from noshadow.attacks.arrays import Bools, Floats, to_numpy
 from noshadow.attacks.counterpart import counterparts
 from noshadow.attacks.epsilon import epsilon_lower_bound
 from noshadow.attacks.metrics import RocCurve, roc
-from noshadow.attacks.moments import separations
+from noshadow.attacks.separation import separations
 
 CANDIDATES = 255  # thresholds tried by calibrate: quantiles of the scores, so 0.4 % of them lie between two
 CALIBRATION_PAIRS = 1_000_000  # (model, record) pairs are enough to place a threshold

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from noshadow import attacks, evaluate
 from noshadow.attacks.named import Options, run_attack
-from noshadow.bench.keep import keep, kept
+from noshadow.bench.cache import keep, kept
 from noshadow.bench.setting import Scale, Setting
-from noshadow.bench.study import Models
+from noshadow.bench.training import TrainedModels
 from noshadow.evaluate import Metric, Prediction, Summary
 from noshadow.layer import LastLayer
 from noshadow.optimizers import read_optimizer
@@ -82,7 +82,7 @@ def rank_correlation(score: Floats, truth: Floats) -> float:
     return evaluate.spearman(score, truth) if np.ptp(score) > 0 and np.ptp(truth) > 0 else 0.0
 
 
-def find_truths(setting: Setting, models: Models, store: Path, progress: bool | None = None) -> dict[str, Truth]:
+def find_truths(setting: Setting, models: TrainedModels, store: Path, progress: bool | None = None) -> dict[str, Truth]:
     """LiRA, RMIA and Shokri on the shadow models; kept in the store, so that scoring again does not attack again."""
     truths = {}
     with progress_bar("attacks", len(ATTACKS), progress) as advance:
@@ -102,7 +102,7 @@ def find_truths(setting: Setting, models: Models, store: Path, progress: bool | 
     return truths
 
 
-def _attack(setting: Setting, models: Models, name: str) -> Truth:
+def _attack(setting: Setting, models: TrainedModels, name: str) -> Truth:
     outputs, inside, targets = models.shadows.outputs, models.shadows.membership, models.pool.targets
     options = _options(name, len(inside))
     start = time.process_time()
@@ -157,7 +157,7 @@ def _measured(predictions: Sequence[Sequence[Prediction]], members: NDArray[np.b
     return {**found, "curve": [over(evaluate.recall, top=share, keep=share).mean for share in CURVE]}
 
 
-def score_targets(setting: Setting, scale: Scale, models: Models, progress: bool | None = None) -> Scored:
+def score_targets(setting: Setting, scale: Scale, models: TrainedModels, progress: bool | None = None) -> Scored:
     """Every score of the registry that applies, of the members of each target."""
     members = models.targets.membership
     columns: dict[str, Floats] = {}
@@ -178,7 +178,7 @@ def score_targets(setting: Setting, scale: Scale, models: Models, progress: bool
     return Scored(columns, members, float(np.median(seconds)), notes)
 
 
-def target_layer(setting: Setting, scale: Scale, models: Models, number: int) -> tuple[LastLayer, Floats | None]:
+def target_layer(setting: Setting, scale: Scale, models: TrainedModels, number: int) -> tuple[LastLayer, Floats | None]:
     """The last layer of a target model on its members, and their losses after each epoch if it has epochs.
 
     The ridge is Λ = nλ where weight decay λ is part of the objective (``noshadow.optimizers``).
@@ -224,7 +224,7 @@ def _over_targets(metric: Metric, values: Floats, scored: Scored, order: Floats,
     return evaluate.over_targets(metric, ranked, order, members, **options)
 
 
-def fit_of_targets(setting: Setting, models: Models) -> dict[str, float]:
+def fit_of_targets(setting: Setting, models: TrainedModels) -> dict[str, float]:
     """Mean loss, and accuracy for classes, of the target models on members and on the others."""
     from noshadow.heads import get_head
     from noshadow.tensors import as_tensor
@@ -253,7 +253,7 @@ def _number(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
-def _identity(models: Models, name: str) -> dict[str, Any]:
+def _identity(models: TrainedModels, name: str) -> dict[str, Any]:
     return {
         "attack": name,
         "options": asdict(_options(name, len(models.shadows.keys))),

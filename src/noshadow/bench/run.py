@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from noshadow._version import __version__
 from noshadow.bench.full_network import influence_of_targets
 from noshadow.bench.measure import Scored, Truth, compare, find_truths, fit_of_targets, score_targets
-from noshadow.bench.setting import Pool, Scale, Setting, Source
-from noshadow.bench.study import Models, load_models, train_models
+from noshadow.bench.setting import Pool, Scale, Setting, SettingSource
+from noshadow.bench.training import TrainedModels, load_models, train_models
 from noshadow.files import private_folder, write_text
 
 TOP = 10  # records shown in figures and tables
@@ -42,7 +42,7 @@ class Outcome:
 def run_setting(
     setting: Setting,
     scale: Scale,
-    source: Source,
+    source: SettingSource,
     store: Path,
     *,
     scale_name: str,
@@ -108,12 +108,14 @@ def versions() -> dict[str, str]:
     return {"noshadow": __version__, "python": platform.python_version(), **libraries}
 
 
-def _width(models: Models) -> int:
+def _width(models: TrainedModels) -> int:
     arrays = models.targets.store.read(models.targets.keys[0])
     return int((arrays.get("features", models.pool.inputs)).shape[1])
 
 
-def _seconds(models: Models, truths: Mapping[str, Truth], scored: Scored, network: float | None) -> dict[str, Any]:
+def _seconds(
+    models: TrainedModels, truths: Mapping[str, Truth], scored: Scored, network: float | None
+) -> dict[str, Any]:
     """Seconds of one core in each phase, as in the paper's Table 4; ``scores`` and ``network`` for one target.
 
     A model's seconds are the mean of those that were timed; NaN in the store stands for one that was not.

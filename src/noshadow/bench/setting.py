@@ -16,7 +16,7 @@ from noshadow.errors import InputError
 from noshadow.shadow.recipe import Recipe
 
 
-class Source(Protocol):
+class SettingSource(Protocol):
     """Where a setting gets its data and its frozen features from; see ``noshadow.bench.source``."""
 
     def arrays(self, name: str, at_least: int) -> dict[str, NDArray[Any]]: ...
@@ -78,9 +78,9 @@ class Setting:
     model_name: str
     head: str
     recipe: Recipe
-    load: Callable[[Source, int], Pool]
-    prepare: Callable[[Pool, Source], Pool]
-    model: Callable[[Pool, Source], Callable[[], nn.Module]] | None
+    load: Callable[[SettingSource, int], Pool]
+    prepare: Callable[[Pool, SettingSource], Pool]
+    model: Callable[[Pool, SettingSource], Callable[[], nn.Module]] | None
     scales: Mapping[str, Scale]
     stack: int = 1
     """Models trained in one stack, where that is faster; not tried out, so that a seed gives the same numbers."""

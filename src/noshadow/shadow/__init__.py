@@ -12,14 +12,14 @@ from noshadow.shadow.study import Study, StudyError
 
 if TYPE_CHECKING:
     from noshadow.shadow.recipe import Recipe
-    from noshadow.shadow.record import Record
+    from noshadow.shadow.recording import Recording
     from noshadow.shadow.train import TorchTrainer
 
 __all__ = [
     "ModelKey",
     "Plan",
     "Recipe",
-    "Record",
+    "Recording",
     "StoreError",
     "Study",
     "StudyError",
@@ -31,7 +31,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """The torch trainer, when it is asked for: a worker whose train needs no torch starts without it."""
-    homes = {"Recipe": "recipe", "Record": "record", "TorchTrainer": "train"}
+    homes = {"Recipe": "recipe", "Recording": "recording", "TorchTrainer": "train"}
     if name in homes:
         return getattr(importlib.import_module(f"noshadow.shadow.{homes[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,8 +12,8 @@ import torch
 
 from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.layer import LastLayer
+from noshadow.theory.arguments import finite
 from noshadow.theory.numerics import Array
-from noshadow.theory.points import finite
 
 _SMALLEST_REST = 1e-10  # 1 − h below this: the other records do not fix the fit in this record's direction
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from noshadow.theory.laws import Side, loss_probability
+from noshadow.theory.arguments import Points
+from noshadow.theory.laws import InOrOut, loss_probability
 from noshadow.theory.numerics import Array, Student
-from noshadow.theory.points import Points
 
 CELLS = 1024
 
@@ -87,7 +87,7 @@ def _edges(points: Points, cells: int) -> Array:
     return np.array([*kept, np.inf])
 
 
-def _masses(edges: Array, points: Points, side: Side) -> Array:
+def _masses(edges: Array, points: Points, side: InOrOut) -> Array:
     """Probability of each cell, from whichever tail keeps the digits."""
     below = loss_probability(edges, points, side, exact=True)
     above = loss_probability(edges, points, side, exact=True, above=True)

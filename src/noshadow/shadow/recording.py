@@ -28,7 +28,7 @@ from noshadow.objective import Objective
 
 
 @dataclass(frozen=True)
-class Record:
+class Recording:
     """Which of them a ``TorchTrainer`` keeps: losses and means always, the rest as asked."""
 
     checkpoints: int = 4
@@ -47,7 +47,9 @@ class Record:
 class Recorder:
     """Collects the arrays of one run."""
 
-    def __init__(self, record: Record, epochs: int, module: nn.Module, data: tuple[Tensor, Tensor], head: str) -> None:
+    def __init__(
+        self, record: Recording, epochs: int, module: nn.Module, data: tuple[Tensor, Tensor], head: str
+    ) -> None:
         self._record = record
         self._module = module
         self._data = data

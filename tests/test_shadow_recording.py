@@ -12,7 +12,7 @@ from torch import nn
 from noshadow import shadow
 from noshadow.errors import InputError
 from noshadow.shadow import ModelKey, Plan, Recipe, Study, TorchTrainer
-from noshadow.shadow.record import Record, restore
+from noshadow.shadow.recording import Recording, restore
 from tests.shadow_toys import N_SAMPLES, ridge
 
 N, EPOCHS = 60, 5
@@ -41,7 +41,7 @@ def trained(model, targets, head, record, recipe=RECIPE):
     [(network, CLASSES, "softmax"), (regressor, VALUES, "squared"), (regressor, CLASSES % 2, "logistic")],
 )
 def test_every_epoch_is_that_of_a_run_which_stops_there(model, targets, head):
-    kept = trained(model, targets, head, Record(checkpoints=4))
+    kept = trained(model, targets, head, Recording(checkpoints=4))
     runs = [trained(model, targets, head, None, replace(RECIPE, epochs=e)) for e in range(1, EPOCHS + 1)]
     np.testing.assert_allclose(kept["outputs"], runs[-1], rtol=1e-5, atol=1e-6)
     for epoch, outputs in enumerate(runs):
@@ -61,7 +61,7 @@ def test_every_epoch_is_that_of_a_run_which_stops_there(model, targets, head):
 
 
 def test_features_and_weights_give_the_outputs():
-    kept = trained(network, CLASSES, "softmax", Record(weights=True))
+    kept = trained(network, CLASSES, "softmax", Recording(weights=True))
     module = restore(network(), kept["weights"]).eval()
     with torch.no_grad():
         np.testing.assert_allclose(module(torch.as_tensor(X)), kept["outputs"], rtol=1e-5, atol=1e-6)
@@ -73,21 +73,21 @@ def test_features_and_weights_give_the_outputs():
 
 
 def test_a_linear_layer_keeps_no_copy_of_its_inputs():
-    kept = trained(lambda: nn.Linear(4, 3), CLASSES, "softmax", Record())
+    kept = trained(lambda: nn.Linear(4, 3), CLASSES, "softmax", Recording())
     assert set(kept) == {"outputs", "epoch_losses", "mean_outputs", "checkpoint_epochs", "checkpoint_outputs"}
 
 
 def test_checkpoints_are_spread_over_the_epochs():
-    assert Record(4).epochs(200) == [40, 80, 120, 160]
-    assert Record(4).epochs(25) == [5, 10, 15, 20]
-    assert Record(4).epochs(2) == [1, 1, 2, 2]
-    assert Record(0).epochs(10) == []
+    assert Recording(4).epochs(200) == [40, 80, 120, 160]
+    assert Recording(4).epochs(25) == [5, 10, 15, 20]
+    assert Recording(4).epochs(2) == [1, 1, 2, 2]
+    assert Recording(0).epochs(10) == []
     with pytest.raises(InputError, match="checkpoints"):
-        Record(-1)
+        Recording(-1)
 
 
 def test_recording_models_are_trained_one_by_one_and_named_in_the_fingerprint():
-    plain, recording = (TorchTrainer(network, (X, CLASSES), RECIPE, record=record) for record in (None, Record()))
+    plain, recording = (TorchTrainer(network, (X, CLASSES), RECIPE, record=record) for record in (None, Recording()))
     assert recording.models_at_once(64) == 1
     assert "record.checkpoints" not in plain.fingerprint()
     assert recording.fingerprint()["record.checkpoints"] == 4
@@ -96,7 +96,7 @@ def test_recording_models_are_trained_one_by_one_and_named_in_the_fingerprint():
 
 
 def test_a_study_of_target_models_only(tmp_path):
-    trainer = TorchTrainer(network, (X, CLASSES), RECIPE, record=Record())
+    trainer = TorchTrainer(network, (X, CLASSES), RECIPE, record=Recording())
     study = Study(trainer, N, 0, 3, store=tmp_path, n_target_models=2, targets=CLASSES, head="softmax")
     found = study.run(engine="serial").target_models
     assert found is not None
@@ -110,14 +110,14 @@ def test_a_study_of_target_models_only(tmp_path):
 
 def test_reruns_have_the_members_of_their_targets_and_seeds_of_their_own(tmp_path):
     """A second model of each target: the same training, and of what is recorded no features and no checkpoints."""
-    trainer = TorchTrainer(network, (X, CLASSES), RECIPE, record=Record(weights=True))
+    trainer = TorchTrainer(network, (X, CLASSES), RECIPE, record=Recording(weights=True))
     study = Study(trainer, N, 0, 3, store=tmp_path, n_target_models=2, reruns=True, targets=CLASSES, head="softmax")
     found = study.run(engine="serial")
     assert found.target_models is not None
     assert found.reruns is not None
     np.testing.assert_array_equal(found.reruns.membership, found.target_models.membership)
     assert len({*found.reruns.seeds, *found.target_models.seeds}) == 4
-    alone = TorchTrainer(network, (X, CLASSES), RECIPE, record=Record())
+    alone = TorchTrainer(network, (X, CLASSES), RECIPE, record=Recording())
     for number, seed in enumerate(found.reruns.seeds):
         kept = found.store.read(found.reruns.keys[number])
         assert set(kept) == {"outputs", "membership", "epoch_losses", "mean_outputs"}

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from scipy import special
 
 from noshadow.errors import InputError
-from noshadow.theory.cells import Curve, exact_curve
+from noshadow.theory.arguments import Points, check_broadcast, check_choice, check_levels, check_points
 from noshadow.theory.laws import left_out_quantile, loss_probability
 from noshadow.theory.numerics import NORMAL, Array, band, beyond, folded_density, folded_quantile, in_blocks
-from noshadow.theory.points import Points, check_broadcast, check_choice, check_levels, check_points
+from noshadow.theory.partition import Curve, exact_curve
 from noshadow.theory.privacy import epsilon
 from noshadow.theory.ratio import FAR, even_point, even_point_far, find_peak
 

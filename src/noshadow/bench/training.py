@@ -12,17 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noshadow.bench.backbones import identity as identity_of
-from noshadow.bench.setting import Pool, Scale, Setting, Source
+from noshadow.bench.setting import Pool, Scale, Setting, SettingSource
 from noshadow.shadow import Study, StudyResult, TorchTrainer, load
 from noshadow.shadow.content import array_digest
-from noshadow.shadow.record import Record
+from noshadow.shadow.recording import Recording
 from noshadow.shadow.work import Members, RerunsOtherwise, Train, TrainsMany
 
 CHECKPOINTS = 4
 
 
 @dataclass(frozen=True)
-class Models:
+class TrainedModels:
     """Shadow models, target models with all that they kept, and the pool they were trained on."""
 
     pool: Pool
@@ -32,14 +32,16 @@ class Models:
     """The target models trained a second time, on the same members with other seeds."""
 
 
-def make_pool(setting: Setting, scale: Scale, source: Source, seed: int) -> Pool:
+def make_pool(setting: Setting, scale: Scale, source: SettingSource, seed: int) -> Pool:
     """The pool: so many records of the training data, drawn with the seed, prepared for the model."""
     raw = setting.load(source, scale.pool)
     rows = np.random.default_rng(seed).permutation(len(raw))[: scale.pool]
     return setting.prepare(raw.rows(np.sort(rows)), source)
 
 
-def train_models(setting: Setting, scale: Scale, source: Source, store: Path, seed: int, **engine: Any) -> Models:
+def train_models(
+    setting: Setting, scale: Scale, source: SettingSource, store: Path, seed: int, **engine: Any
+) -> TrainedModels:
     """Train what is missing of the shadow and target models. ``engine``: options of ``Study.run``."""
     pool = make_pool(setting, scale, source, seed)
     results = []
@@ -60,21 +62,23 @@ def train_models(setting: Setting, scale: Scale, source: Source, store: Path, se
         results.append(study.run(**engine))
     found = results[1].target_models
     assert found is not None  # a scale has a target or more
-    return Models(pool, results[0], found, results[1].reruns)
+    return TrainedModels(pool, results[0], found, results[1].reruns)
 
 
-def load_models(setting: Setting, scale: Scale, source: Source, store: Path, seed: int) -> Models:
+def load_models(setting: Setting, scale: Scale, source: SettingSource, store: Path, seed: int) -> TrainedModels:
     """The models that are in the store, none trained."""
     study = load(store / "targets")
     assert study.target_models is not None  # else there would be nothing to load
-    return Models(make_pool(setting, scale, source, seed), load(store / "shadows"), study.target_models, study.reruns)
+    return TrainedModels(
+        make_pool(setting, scale, source, seed), load(store / "shadows"), study.target_models, study.reruns
+    )
 
 
-def make_trainer(setting: Setting, scale: Scale, pool: Pool, source: Source, recording: bool) -> Train:
+def make_trainer(setting: Setting, scale: Scale, pool: Pool, source: SettingSource, recording: bool) -> Train:
     recipe = setting.recipe_at(scale)
     if setting.model is None:
         return ClosedFormRidge(pool.inputs, pool.targets, recipe.weight_decay)
-    record = Record(CHECKPOINTS, weights=setting.network_influence is not None)
+    record = Recording(CHECKPOINTS, weights=setting.network_influence is not None)
     return TorchTrainer(
         setting.model(pool, source),
         (pool.inputs, pool.targets),

@@ -1,4 +1,4 @@
-"""Expensive results in the store: arrays and facts, taken back only if they are of the very same thing."""
+"""What is expensive to compute, kept as arrays and facts, and taken back only if it is of the very same thing."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("artefact", "npz", "records", "tables"),
     ("layer",),
     ("attacks", "curvature", "diagnostics", "objective", "theory", "trace"),
-    ("extract", "scores"),
+    ("drawing", "extract", "scores"),
     ("network", "scoring", "shadow"),
     ("audit", "bench"),
     ("commands",),

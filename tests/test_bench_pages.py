@@ -121,6 +121,7 @@ def test_the_command_makes_pages_of_what_a_run_has_left(tmp_path, monkeypatch):
     for line, words in (
         (["bench", "--pages", "none"], "RESULTS: there is no none"),
         (["bench", "--readme", "docs/experiments.md"], "--readme: it is filled by --pages"),
+        (["bench", "--pages", "--rescore"], "--pages: it runs nothing; leave --rescore out"),
     ):
         outcome = CliRunner().invoke(app, line)
         assert outcome.exit_code == 2

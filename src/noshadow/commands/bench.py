@@ -129,6 +129,8 @@ def bench(
     """
     with explained_errors(_OPTIONS) as command:
         if pages:
+            if rescore or list_settings:
+                raise InputError(f"pages: it runs nothing; leave --{'rescore' if rescore else 'list'} out")
             found = [Path(name) for name in settings or [str(store / "results")]]
             _write_pages(found, output or Path("docs"), readme, as_json)
             return
@@ -203,8 +205,12 @@ def _show_settings(settings: Mapping[str, Setting], as_json: bool) -> None:
 def _write_pages(results: list[Path], folder: Path, readme: Path | None, as_json: bool) -> None:
     from noshadow.bench.pages import write_pages
     from noshadow.bench.result import load_results
+    from noshadow.files import check_writable
 
-    written = write_pages(load_results(results), folder, readme)
+    found = load_results(results)
+    folder.mkdir(parents=True, exist_ok=True)
+    check_writable(folder, "output")
+    written = write_pages(found, folder, readme)
     if as_json:
         print_json({"written": [str(path) for path in written]})
     else:

@@ -35,7 +35,8 @@ class Section(Generic[Subject]):
 
 def figures_of(sections: Sequence[Section[Subject]], subject: Subject) -> list[Figure[Subject]]:
     """The figures that the page shows, in their order."""
-    return [figure for section in sections for figure in _shown(section, subject)]
+    written = [section for section in sections if section.write(subject)]
+    return [figure for section in written for figure in section.figures if figure.applies(subject)]
 
 
 def page_text(sections: Sequence[Section[Subject]], subject: Subject, image_of: Callable[[str], str]) -> str:
@@ -43,13 +44,10 @@ def page_text(sections: Sequence[Section[Subject]], subject: Subject, image_of: 
     parts = []
     for section in sections:
         lines = section.write(subject)
-        for figure in _shown(section, subject):
+        shown = [figure for figure in section.figures if figure.applies(subject)] if lines else []
+        for figure in shown:
             path = image_of(figure.name)
             lines = [*lines, "", figure.caption, "", f"[![{figure.caption.partition('.')[0]}]({path}.png)]({path}.svg)"]
         if lines:
             parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
-
-
-def _shown(section: Section[Subject], subject: Subject) -> list[Figure[Subject]]:
-    return [figure for figure in section.figures if figure.applies(subject)] if section.write(subject) else []

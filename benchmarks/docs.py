@@ -43,7 +43,7 @@ def core() -> list[str]:
         "| captum |",
         "|--:|--:|--:|---|--:|--:|--:|--:|---|---|---|",
     ]
-    growth = ["| n | seconds | microseconds a record | peak GiB |", "|--:|--:|--:|--:|"]
+    growth = ["| n | seconds | microseconds per record | peak GiB |", "|--:|--:|--:|--:|"]
     for key in map(name, PAPER_SHAPES + GROWTH):
         entry = results["ours"][key]
         n, columns, m, head = (part.split("=")[-1] for part in key.split())
@@ -132,7 +132,7 @@ def shadow() -> list[str]:
         "",
         f"`python benchmarks/shadow.py --data DIR`. The paper's UCI Energy network, {energy['models']} models of "
         f"{energy['epochs']} epochs: {energy['seconds_one_by_one']:.0f} s one by one, {energy['seconds_stacked']:.0f} "
-        f"s as one stack, **{energy['speedup']:.1f}×**. Seconds a model for other sizes, and the one chosen:",
+        f"s as one stack, **{energy['speedup']:.1f}×**. Seconds per model for other sizes, and the one chosen:",
         "",
         "| setting | " + " | ".join(results["stacks"]["energy"]["seconds_a_model"]) + " | chosen | over one by one |",
         "|---|" + "--:|" * (len(results["stacks"]["energy"]["seconds_a_model"]) + 2),

@@ -97,7 +97,7 @@ def shorter(trainer: TorchTrainer, epochs: int) -> TorchTrainer:
 
 
 def stacked_against_single(trainer: TorchTrainer, count: int, rounds: int, epochs: int) -> dict[str, object]:
-    """Seconds a model on one thread: one by one and in stacks, and which of them the trainer chooses."""
+    """Seconds per model on one thread: one by one and in stacks, and which of them the trainer chooses."""
     trainer = shorter(trainer, epochs)
     sizes = [1, *STACK_SIZES]
     times: dict[int, list[float]] = {size: [] for size in sizes}

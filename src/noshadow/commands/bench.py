@@ -51,7 +51,7 @@ def bench(
     scale: Annotated[
         ScaleName,
         typer.Option(
-            help="smoke: whether it works, a quarter of a minute to a minute a setting; cpu: about an hour in all on "
+            help="smoke: whether it works, a quarter of a minute to a minute per setting; cpu: about an hour in all on "
             "two cores; paper: 200 shadows, 16 targets, full pool."
         ),
     ] = ScaleName.cpu,
@@ -73,7 +73,7 @@ def bench(
         ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Models trained side by side. Default: one a core.")
+        int | None, typer.Option(min=1, help="Models trained side by side. Default: one per core.")
     ] = None,
     address: Annotated[str | None, typer.Option(help="Address of a Ray cluster, for --engine ray.")] = None,
     data: Annotated[

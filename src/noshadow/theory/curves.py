@@ -3,7 +3,7 @@
 Two tests: ``"threshold"`` is the paper's Corollary 3.3 (call the record a member when its loss is small);
 ``"optimal"`` is the Neyman-Pearson test, which does better at small false-positive rates when |ε| > τ with
 τ = σ√(h̄/(n−p)), and is the same test otherwise. Two laws: ``exact=False`` puts V = n−p, closed forms for any
-number of points; ``exact=True`` averages over V ~ χ²_{n−p}, some tens of milliseconds a point.
+number of points; ``exact=True`` averages over V ~ χ²_{n−p}, some tens of milliseconds per point.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""One file a setting. To add one, add a file with a ``SETTING``."""
+"""One file per setting. To add one, add a file with a ``SETTING``."""

@@ -25,6 +25,8 @@ def test_one_target_tells_nothing_and_equal_ones_do_not_differ():
     assert not evaluate.is_ahead([0.9], [0.1])
     assert not evaluate.is_ahead([0.5, 0.5], [0.5, 0.5])
     assert evaluate.is_ahead([0.6, 0.6], [0.5, 0.5])  # the same difference each time
+    assert not evaluate.is_ahead([0.60, 0.72], [0.5, 0.6])  # 11 standard errors, of one degree of freedom: 12.7
+    assert evaluate.is_ahead([0.60, 0.71], [0.5, 0.6])  # 21 of them
     with pytest.raises(InputError, match="same targets"):
         evaluate.is_ahead([0.5, 0.5], [0.5])
 

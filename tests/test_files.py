@@ -12,7 +12,7 @@ from noshadow import shadow
 from noshadow.bench.cache import keep
 from noshadow.errors import FileError, InputError, missing_extra, name_rows
 from noshadow.files import atomic_path, check_output, private_folder, write_bytes, write_text
-from tests.shadow_toys import N_SAMPLES, ridge
+from tests.shadow.toys import N_SAMPLES, ridge
 
 
 def mode(path):

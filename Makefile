@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test lint format pages bench clean
 .DEFAULT_GOAL := test
 
 $(STAMP): pyproject.toml constraints.txt
@@ -26,6 +26,11 @@ lint: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Every number and figure of the experiments in the docs and the README, from the committed results.
+pages: $(STAMP)
+	$(BIN)/noshadow bench --pages benchmarks/results/experiments --output docs --readme README.md
+	$(BIN)/python benchmarks/docs.py
 
 # Benchmarks have an environment of their own: the libraries that noshadow is compared with are not its dependencies.
 BENCH := .venv-bench

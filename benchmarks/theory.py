@@ -1,7 +1,8 @@
 """The theory at work: speed, the expansion, and predicted success rates against LiRA on real data.
 
-    python benchmarks/theory.py --data DIR    run all; write benchmarks/results/theory.json and docs/theory.md
-    python benchmarks/theory.py --docs        write docs/theory.md again from the stored results
+    python benchmarks/theory.py --data DIR    run all; write benchmarks/results/theory.json
+
+benchmarks/docs.py writes docs/theory.md from it.
 
 DIR (or the environment variable NOSHADOW_DATA) holds california_housing.npz with X (N, 8) and y (N,).
 """
@@ -24,11 +25,9 @@ from noshadow import theory
 from noshadow.files import write_text
 from noshadow.layer import LastLayer
 from noshadow.progress import progress_bar
-from theory_page import page
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "theory.json"
-DOCS = HERE.parent / "docs" / "theory.md"
 
 POOL = 16_512  # 80 % of California Housing, the paper's training pool
 TARGETS = 8
@@ -39,24 +38,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default=os.environ.get("NOSHADOW_DATA"), help="folder of california_housing.npz")
     parser.add_argument("--models", type=int, default=2000, help="refits of the reference attack")
-    parser.add_argument("--docs", action="store_true", help="only write the page from the stored results")
     arguments = parser.parse_args()
-    if not arguments.docs:
-        if not arguments.data:
-            parser.error("name the data folder with --data or NOSHADOW_DATA")
-        results = {
-            "speed": speed(),
-            "expansion": expansion(),
-            "tests": errata(),
-            **{
-                name: compare(name, *data, n_models=arguments.models)
-                for name, data in datasets(Path(arguments.data) / "california_housing.npz").items()
-            },
-        }
-        RESULTS.parent.mkdir(parents=True, exist_ok=True)
-        write_text(RESULTS, json.dumps(results, indent=2, ensure_ascii=False) + "\n", private=False)
-    write_text(DOCS, page(json.loads(RESULTS.read_text(encoding="utf-8"))), private=False)
-    print(f"wrote {DOCS}")
+    if not arguments.data:
+        parser.error("name the data folder with --data or NOSHADOW_DATA")
+    results = {
+        "speed": speed(),
+        "expansion": expansion(),
+        "tests": errata(),
+        **{
+            name: compare(name, *data, n_models=arguments.models)
+            for name, data in datasets(Path(arguments.data) / "california_housing.npz").items()
+        },
+    }
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    write_text(RESULTS, json.dumps(results, indent=2, ensure_ascii=False) + "\n", private=False)
+    print(f"wrote {RESULTS}; make pages writes it into the docs")
 
 
 def speed(points: int = 100_000, levels: int = 200) -> dict[str, object]:

@@ -7,8 +7,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from noshadow.artefact import UnusableArtefact, read_artefact, write_artefact
-from noshadow.bench import keep as keeping
-from noshadow.bench.keep import keep, kept
+from noshadow.bench import cache as keeping
+from noshadow.bench.cache import keep, kept
 from noshadow.bench.source import DataSource
 
 ARRAYS = {"a": np.arange(6.0).reshape(2, 3), "b": np.array(True), "c": np.zeros((0, 2), np.float32)}

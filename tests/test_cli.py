@@ -196,7 +196,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(archive, tm
     monkeypatch.setattr("noshadow.commands.digits.run_demo", work)
     monkeypatch.setattr("noshadow.npz.read_npz", work)
     monkeypatch.setattr("noshadow.shadow.load", work)
-    monkeypatch.setattr("noshadow.commands.point.draw_figure", work)
+    monkeypatch.setattr("noshadow.drawing.tradeoffs.gap_and_tradeoffs", work)
     monkeypatch.setattr("noshadow.bench.run.run_setting", work)
     assert run("demo", "-o", "/proc/d.csv").returncode == 3
     assert run("score", archive, "-o", tmp_path / "s.txt").returncode == 2

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from noshadow import shadow
-from noshadow.bench.keep import keep
+from noshadow.bench.cache import keep
 from noshadow.errors import FileError, InputError, missing_extra, name_rows
 from noshadow.files import atomic_path, check_output, private_folder, write_bytes, write_text
 from tests.shadow.toys import N_SAMPLES, ridge

@@ -32,7 +32,8 @@ SURFACE = {
     "noshadow.evaluate": (
         ARRAYS | {"scipy"},
         "Comparison Measured Metric Prediction Summary ceiling halves ndcg oracle oracle_ceiling ordering "
-        "over_predictions over_targets paired_bootstrap precision_at_k recall spearman",
+        "over_predictions over_targets paired_bootstrap precision_at_k recall spearman best_scores deviations_apart "
+        "is_ahead noiseless_correlation share_size",
     ),
     "noshadow.theory": (
         ARRAYS | {"scipy"},
@@ -43,7 +44,7 @@ SURFACE = {
     "noshadow.shadow": (STORES, "ModelKey Plan StoreError Study StudyError StudyResult load"),
     "noshadow.shadow.train": (TENSORS | {"safetensors"}, "TorchTrainer"),
     "noshadow.shadow.recipe": (TENSORS, "Recipe"),
-    "noshadow.shadow.record": (TENSORS, "Record"),
+    "noshadow.shadow.recording": (TENSORS, "Recording"),
     "noshadow.network": (TENSORS, "NetworkInfluence network_influence"),
     "noshadow.shadow.worker": (ARRAYS, "main"),
     "noshadow.progress": (set(), "progress_bar"),
@@ -52,7 +53,7 @@ SURFACE = {
 # names that a package hands on only when they are asked for
 LAZY = {
     "noshadow": ["Audit", "LastLayer", "Trace", "attacks", "audit", "evaluate", "network", "score", "shadow", "theory"],
-    "noshadow.shadow": ["Recipe", "Record", "TorchTrainer"],
+    "noshadow.shadow": ["Recipe", "Recording", "TorchTrainer"],
 }
 
 

@@ -26,7 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("artefact", "npz", "records", "tables"),
     ("layer",),
     ("attacks", "curvature", "diagnostics", "objective", "theory"),
-    ("extract",),
+    ("drawing", "extract"),
     ("network", "shadow", "trace"),
     ("scores",),
     ("scoring",),

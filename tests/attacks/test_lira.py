@@ -13,7 +13,7 @@ from scipy import stats
 
 from noshadow import attacks
 from noshadow.attacks.lira import _fits, gaussian_nll
-from noshadow.attacks.moments import sides
+from noshadow.attacks.separation import sides
 from noshadow.errors import InputError, NoshadowWarning
 from tests.attacks.definitions import balanced_rates, half_splits, lira_loop
 

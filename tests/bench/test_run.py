@@ -19,17 +19,19 @@ from sklearn.linear_model import Ridge
 from typer.testing import CliRunner
 
 from noshadow import attacks, evaluate
-from noshadow.bench import measure, models
-from noshadow.bench.measure import CURVE, RECALLS
+from noshadow.bench import architectures, measure
+from noshadow.bench.result import CURVE, METRICS, RECALLS, load_result
 from noshadow.bench.setting import Pool, all_settings, find_settings
 from noshadow.bench.source import DataSource
-from noshadow.bench.study import ClosedFormRidge, _procedure, make_pool, make_trainer, train_models
+from noshadow.bench.training import ClosedFormRidge, _procedure, make_pool, make_trainer, train_models
+from noshadow.bench.typed_json import to_json
 from noshadow.cli import app
 from noshadow.errors import InputError
 from noshadow.scores import SCORES
 from noshadow.shadow import TorchTrainer
 from tests.attacks.definitions import half_splits
 from tests.bench.tiny_data import write_data, write_image_backbone, write_text_backbone
+from tests.bench.toy_results import ceiling
 
 SETTINGS = sorted(all_settings())
 BACKBONES = {"bloodmnist-probe": "image", "sst2-probe": "text", "sst2-finetune": "text"}
@@ -87,16 +89,19 @@ def test_a_setting_runs_and_is_measured_whole(place, name):
             [attack["ceiling"], attack["oracle"]] if attack is not result["attacks"]["shokri"] else [attack["ceiling"]]
         )
         for row in [*attack["scores"].values(), *ceilings]:
-            assert all(0.0 <= row[key]["mean"] <= 1.0 for key in RECALLS)
-            assert -1.0 <= row["spearman"]["mean"] <= 1.0
-        for ceiling in ceilings:
-            assert len(ceiling["curve"]) == len(CURVE)
-            assert ceiling["curve"][-1] == 1.0  # keeping all finds all
+            assert all(0.0 <= row["metrics"][key]["mean"] <= 1.0 for key in RECALLS)
+            assert -1.0 <= row["metrics"]["spearman"]["mean"] <= 1.0
+        for reached in ceilings:
+            assert len(reached["curve"]) == len(CURVE)
+            assert reached["curve"][-1] == 1.0  # keeping all finds all
     assert result["attacks"]["shokri"]["oracle"] is None
-    assert result["seconds"]["speedup"] > 0
     folder = place / "store" / "results"
-    assert json.loads((folder / f"{name}.json").read_text())["setting"] == name
-    for kind in ("lira", "scatter"):
+    saved = load_result(folder / f"{name}.json")
+    assert to_json(saved) == result
+    assert saved.seconds.speedup > 0
+    assert len(saved.first_target.lira_success_rate) == scale.pool // 2
+    images = setting.data in ("CIFAR-10", "CIFAR-100", "BloodMNIST")
+    for kind in ("recall", "scatter", *(["images"] if images else [])):
         assert (folder / f"{name}-{kind}.png").stat().st_size > 0
         assert (folder / f"{name}-{kind}.svg").stat().st_size > 0
 
@@ -136,7 +141,8 @@ def test_a_new_score_is_tried_without_training(place, monkeypatch):
     monkeypatch.setattr(TorchTrainer, "_trained", None)
     [result] = run(place, "energy-mlp", "--rescore", "--no-figures")
     rows = result["attacks"]["lira"]["scores"]
-    assert rows["minus_loss"]["spearman"]["mean"] == pytest.approx(-rows["loss"]["spearman"]["mean"])
+    minus, loss = (rows[name]["metrics"]["spearman"]["mean"] for name in ("minus_loss", "loss"))
+    assert minus == pytest.approx(-loss)
 
 
 def test_numbers_are_those_of_the_definition(place):
@@ -154,7 +160,8 @@ def test_numbers_are_those_of_the_definition(place):
         exposed = sorted(members, key=lambda i: (truth["success_rate"][i], truth["tiebreak"][i]))[-4:]
         kept_by_loss = [members[i] for i in np.argsort(losses)[-4:]]
         recall = len(set(exposed) & set(kept_by_loss)) / 4
-        assert result["attacks"]["lira"]["scores"]["loss"]["recall@5%"]["values"][number] == pytest.approx(recall)
+        found = result["attacks"]["lira"]["scores"]["loss"]["metrics"]["recall@5%"]
+        assert found["values"][number] == pytest.approx(recall)
 
 
 def test_a_killed_run_continues_with_the_same_numbers(place):
@@ -198,8 +205,8 @@ def test_a_changed_network_is_another_study_and_other_wording_is_not(place, monk
         return _procedure(changed, scale, pool, make_trainer(changed, scale, pool, source, recording=True))
 
     before = found()
-    assert found(lambda: models.small_cnn(10)) == before
-    assert found(lambda: models.small_cnn(10, hidden=128)) != before
+    assert found(lambda: architectures.small_cnn(10)) == before
+    assert found(lambda: architectures.small_cnn(10, hidden=128)) != before
     assert found(learning_rate=2e-3) != before
     assert not before.keys() & {"libraries", "model"}
 
@@ -208,9 +215,9 @@ def test_a_changed_network_is_another_study_and_other_wording_is_not(place, monk
         outputs: torch.Tensor = self.body(x.contiguous(memory_format=torch.channels_last))  # and with a comment
         return outputs
 
-    monkeypatch.setattr(models.ChannelsLast, "forward", forward)
+    monkeypatch.setattr(architectures.ChannelsLast, "forward", forward)
     assert found() == before
-    monkeypatch.setattr(models.ChannelsLast, "forward", lambda self, x: self.body(-x))
+    monkeypatch.setattr(architectures.ChannelsLast, "forward", lambda self, x: self.body(-x))
     assert found() != before
 
 
@@ -250,11 +257,23 @@ def test_targets_are_no_shadow_models_and_rankings_are_over_members(place):
 def test_an_expensive_score_may_cover_some_targets(place):
     members = np.array([[True, True, True, False], [True, True, False, True]])
     values = np.array([[3.0, 2.0, 1.0, np.nan], [np.nan] * 4])
-    scored = measure.Scored({"some": values}, members, 1.0, {})
-    truth = measure.Truth(np.array([0.9, 0.8, 0.7, 0.6]), np.zeros(4), {}, {"curve": []}, None, 0.0)
-    row = measure.compare(scored, truth)["scores"]["some"]
-    assert row["spearman"] == {"mean": pytest.approx(1.0), "std": None, "values": [pytest.approx(1.0)]}
+    scored = measure.Scored({"some": values}, members, 1.0, 0.0)
+    truth = measure.Truth(np.array([0.9, 0.8, 0.7, 0.6]), np.zeros(4), {}, ceiling(), None, 0.0)
+    row = measure.compare(scored, truth).scores["some"]
+    assert row.metrics["spearman"].values == pytest.approx([1.0])
+    assert set(row.curve.std) == {None}
     assert evaluate.spearman(values[0, :3], truth.success_rate[:3]) == pytest.approx(1.0)
+
+
+def test_what_is_known_of_an_attack_is_kept_as_stores_have_it():
+    """Metrics and curve side by side: so it is in stores that were filled before results were typed."""
+    summary = {"mean": 0.5, "std": None, "values": [0.5]}
+    flat = {**dict.fromkeys(METRICS, summary), "curve": list(CURVE)}
+    facts = {"summary": {"auc": 0.75}, "ceiling": flat, "oracle": None, "seconds": 2.0}
+    truth = measure._truth({"success_rate": np.ones(3), "tiebreak": np.zeros(3)}, facts)
+    assert truth.ceiling.metrics["spearman"].mean == 0.5
+    assert truth.oracle is None
+    assert measure._facts(truth) == facts
 
 
 def test_a_score_that_tells_nothing_correlates_with_nothing():
@@ -310,18 +329,18 @@ def test_halves_are_attacked_with_the_variance_of_the_whole(place):
     scale = replace(setting.scales["smoke"], shadows=24)
     source = DataSource(place / "data", place / "cache")
     models = train_models(setting, scale, source, place / "halves", 0, engine="serial")
-    found = measure.find_truths(setting, models, place / "halves")["lira"].ceiling
+    found = measure.find_truths(setting, models, place / "halves")["lira"].ceiling.metrics["spearman"].values
     signal = attacks.signal(models.shadows.outputs, models.pool.targets, "squared")
     inside = models.shadows.membership
 
-    def ceiling(variance):
+    def again(variance):
         def attack(rows):
             return attacks.lira(signal[rows], inside[rows], variance=variance, members="lower")
 
         return evaluate.over_predictions(evaluate.spearman, evaluate.halves(attack, 24), models.targets.membership)
 
-    assert found["spearman"]["values"] == pytest.approx(ceiling("per_sample").values.tolist())
-    assert found["spearman"]["values"] != pytest.approx(ceiling("fixed").values.tolist())
+    assert found.tolist() == pytest.approx(again("per_sample").values.tolist())
+    assert found.tolist() != pytest.approx(again("fixed").values.tolist())
 
 
 def test_the_signal_of_classes_is_simulated_as_a_logit():

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from noshadow import theory
-from noshadow.commands.point import plot
+from noshadow.commands.render import braille_plot
 from noshadow.commands.theory import theory_app
 
 POINT = ["--leverage", "2.5", "--error", "1", "--n", "15", "--p", "5"]
@@ -85,7 +85,7 @@ def test_figure_that_cannot_be_made(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("width", "height"), [(10, 4), (56, 16)])
 def test_plot_has_its_size_and_its_corners(width, height):
     alpha = np.linspace(0, 1, 50)
-    lines = plot(alpha, (1 - alpha) ** 4, width, height).splitlines()
+    lines = braille_plot(alpha, (1 - alpha) ** 4, width, height).splitlines()
     assert len(lines) == height + 2
     assert all(len(line) == width + 3 for line in lines[:height])
     dots = [[ord(character) - 0x2800 for character in line[3:]] for line in lines[:height]]

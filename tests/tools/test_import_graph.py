@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 from pathlib import Path
 
@@ -36,3 +37,21 @@ def test_the_page_shows_the_graph_as_it_is(tool):
     assert tool.drawing(tool.edges()) in tool.PAGE.read_text(encoding="utf-8"), (
         "run: python tools/import_graph.py --write"
     )
+
+
+@pytest.mark.parametrize(
+    ("library", "places"),
+    [
+        ("matplotlib", {"drawing"}),
+        ("rich", {"commands/render.py", "progress.py", "audit.py"}),  # an Audit shows itself, in a notebook too
+    ],
+)
+def test_what_draws_and_what_shows_is_in_one_place(tool, library, places):
+    found = set()
+    for path in tool.SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if any(name.split(".")[0] == library for name in names):
+                found.add(path.relative_to(tool.SOURCE).as_posix())
+    assert {next((place for place in places if name.startswith(place)), name) for name in found} == places

@@ -37,8 +37,8 @@ from noshadow.attacks.arrays import (
     require_choice,
 )
 from noshadow.attacks.counterpart import counterparts
-from noshadow.attacks.moments import Side, centred, sides, units
 from noshadow.attacks.result import AttackResult, conclude, undecided_elsewhere
+from noshadow.attacks.separation import Side, centred, sides, units
 from noshadow.attacks.signal import signal as attack_signal
 from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.heads import get_head

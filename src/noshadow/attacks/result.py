@@ -28,7 +28,7 @@ from noshadow.attacks.arrays import Bools, Floats, to_numpy
 from noshadow.attacks.counterpart import counterparts
 from noshadow.attacks.epsilon import epsilon_lower_bound
 from noshadow.attacks.metrics import RocCurve, roc
-from noshadow.attacks.moments import separations
+from noshadow.attacks.separation import separations
 
 if TYPE_CHECKING:
     import pandas as pd

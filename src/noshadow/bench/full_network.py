@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from noshadow.bench.keep import Kept, keep, kept
-from noshadow.bench.setting import Scale, Setting, Source
-from noshadow.bench.study import Models
+from noshadow.bench.cache import Kept, keep, kept
+from noshadow.bench.setting import Scale, Setting, SettingSource
+from noshadow.bench.training import TrainedModels
 from noshadow.network import network_influence
-from noshadow.shadow.record import restore
+from noshadow.shadow.recording import restore
 
 __all__ = ["TargetInfluence", "influence_of_targets"]
 
@@ -32,8 +32,8 @@ class TargetInfluence:
 def influence_of_targets(
     setting: Setting,
     scale: Scale,
-    source: Source,
-    models: Models,
+    source: SettingSource,
+    models: TrainedModels,
     store: Path,
     compute: bool,
     progress: bool | None = None,
@@ -64,8 +64,8 @@ def influence_of_targets(
 def _compute(
     setting: Setting,
     scale: Scale,
-    source: Source,
-    models: Models,
+    source: SettingSource,
+    models: TrainedModels,
     number: int,
     options: Mapping[str, Any],
     progress: bool | None,

@@ -9,7 +9,7 @@ what a score without any error would reach (``oracle``).
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noshadow import attacks, evaluate
+from noshadow.artefact import Arrays
 from noshadow.attacks.registry import ATTACKS, Options, run_attack
-from noshadow.bench.keep import keep, kept
+from noshadow.bench.cache import keep, kept
+from noshadow.bench.result import (
+    CURVE,
+    RECALLS,
+    SPEARMAN,
+    AttackFindings,
+    Ceiling,
+    RecallCurve,
+    ScoreResult,
+    TargetFit,
+)
 from noshadow.bench.setting import Scale, Setting
-from noshadow.bench.study import Models
+from noshadow.bench.training import TrainedModels
+from noshadow.bench.typed_json import from_json, to_json
 from noshadow.evaluate import Metric, Prediction, Summary
 from noshadow.heads import get_head
 from noshadow.layer import LastLayer
@@ -46,14 +58,6 @@ __all__ = [
     "target_layer",
 ]
 
-RECALLS = {
-    "recall of top 1% at 5%": (0.01, 0.05),
-    "recall@0.1%": (0.001, 0.001),
-    "recall@1%": (0.01, 0.01),
-    "recall@5%": (0.05, 0.05),
-}
-CURVE = tuple(float(share) for share in np.logspace(-3, 0, 25))
-"""Shares k at which the recall of the top k is taken when the top k by score are kept."""
 
 Floats = NDArray[np.float64]
 
@@ -69,8 +73,8 @@ class Truth:
     success_rate: Floats
     tiebreak: Floats
     summary: dict[str, float]
-    ceiling: dict[str, Any]
-    oracle: dict[str, Any] | None
+    ceiling: Ceiling
+    oracle: Ceiling | None
     seconds: float
 
 
@@ -81,13 +85,13 @@ class Scored:
     scores: dict[str, Floats]
     members: NDArray[np.bool_]
     seconds: float
-    notes: dict[str, Any]
+    stationarity: float
 
 
 def metrics() -> dict[str, tuple[Metric, dict[str, Any]]]:
     """The numbers of a row, by name."""
     recalls = {name: (evaluate.recall, {"top": top, "keep": keep}) for name, (top, keep) in RECALLS.items()}
-    return {**recalls, "spearman": (rank_correlation, {})}
+    return {**recalls, SPEARMAN: (rank_correlation, {})}
 
 
 def rank_correlation(score: Floats, truth: Floats) -> float:
@@ -95,7 +99,7 @@ def rank_correlation(score: Floats, truth: Floats) -> float:
     return evaluate.spearman(score, truth) if np.ptp(score) > 0 and np.ptp(truth) > 0 else 0.0
 
 
-def find_truths(setting: Setting, models: Models, store: Path, progress: bool | None = None) -> dict[str, Truth]:
+def find_truths(setting: Setting, models: TrainedModels, store: Path, progress: bool | None = None) -> dict[str, Truth]:
     """LiRA, RMIA and Shokri on the shadow models; kept in the store, so that scoring again does not attack again."""
     truths = {}
     with progress_bar("attacks", len(ATTACKS), progress) as advance:
@@ -106,16 +110,15 @@ def find_truths(setting: Setting, models: Models, store: Path, progress: bool | 
             if found is None:
                 truth = _attack(setting, models, name)
                 arrays = {"success_rate": truth.success_rate, "tiebreak": truth.tiebreak}
-                facts = {name: getattr(truth, name) for name in ("summary", "ceiling", "oracle", "seconds")}
-                keep(path, arrays, facts, identity)
+                keep(path, arrays, _facts(truth), identity)
             else:
-                truth = Truth(found[0]["success_rate"], found[0]["tiebreak"], **found[1])
+                truth = _truth(*found)
             truths[name] = truth
             advance()
     return truths
 
 
-def _attack(setting: Setting, models: Models, name: str) -> Truth:
+def _attack(setting: Setting, models: TrainedModels, name: str) -> Truth:
     outputs, inside, targets = models.shadows.outputs, models.shadows.membership, models.pool.targets
     options = Options.for_models(name, len(inside))
     start = time.process_time()
@@ -138,6 +141,26 @@ def _attack(setting: Setting, models: Models, name: str) -> Truth:
     )
 
 
+def _facts(truth: Truth) -> dict[str, Any]:
+    """What is kept beside the arrays: a ceiling as its metrics and its curve, side by side."""
+    ceilings = {"ceiling": truth.ceiling, "oracle": truth.oracle}
+    flat = {k: None if v is None else to_json({**v.metrics, "curve": v.curve}) for k, v in ceilings.items()}
+    return {"summary": truth.summary, **flat, "seconds": truth.seconds}
+
+
+def _truth(arrays: Arrays, facts: Mapping[str, Any]) -> Truth:
+    """The reverse."""
+
+    def ceiling(flat: Mapping[str, Any] | None) -> Ceiling | None:
+        metrics = {name: value for name, value in (flat or {}).items() if name != "curve"}
+        return None if flat is None else from_json(Ceiling, {"metrics": metrics, "curve": flat["curve"]})
+
+    again = ceiling(facts["ceiling"])
+    assert again is not None  # every attack is run again
+    found = (facts["summary"], again, ceiling(facts["oracle"]), facts["seconds"])
+    return Truth(arrays["success_rate"], arrays["tiebreak"], *found)
+
+
 def _oracle(
     outputs: Any, inside: NDArray[np.bool_], targets: Any, head: str, options: Options
 ) -> Sequence[Sequence[Prediction]]:
@@ -154,17 +177,17 @@ def _oracle(
     return evaluate.oracle(lambda z, member: run_attack(z, member, ones, "logistic", options), phi, inside, draws)
 
 
-def _measured(predictions: Sequence[Sequence[Prediction]], members: NDArray[np.bool_]) -> dict[str, Any]:
+def _measured(predictions: Sequence[Sequence[Prediction]], members: NDArray[np.bool_]) -> Ceiling:
     """Every metric of predictions, over the members of the targets, and the curve."""
 
     def over(metric: Metric, **how: Any) -> Summary:
         return evaluate.over_predictions(metric, predictions, members, **how)
 
-    found: dict[str, Any] = {key: _summary(over(metric, **how)) for key, (metric, how) in metrics().items()}
-    return {**found, "curve": [over(evaluate.recall, top=share, keep=share).mean for share in CURVE]}
+    found = {name: over(metric, **how) for name, (metric, how) in metrics().items()}
+    return Ceiling(found, tuple(over(evaluate.recall, top=share, keep=share).mean for share in CURVE))
 
 
-def score_targets(setting: Setting, scale: Scale, models: Models, progress: bool | None = None) -> Scored:
+def score_targets(setting: Setting, scale: Scale, models: TrainedModels, progress: bool | None = None) -> Scored:
     """Every score of the registry that applies, of the members of each target."""
     members = models.targets.membership
     columns: dict[str, Floats] = {}
@@ -181,11 +204,11 @@ def score_targets(setting: Setting, scale: Scale, models: Models, progress: bool
                 column = columns.setdefault(name, np.full(members.shape, np.nan))
                 column[number, members[number]] = frame[name].to_numpy()
             advance()
-    notes = {"stationarity": float(np.mean([value for value in stationarity if value is not None]))}
-    return Scored(columns, members, float(np.median(seconds)), notes)
+    known = [value for value in stationarity if value is not None]
+    return Scored(columns, members, float(np.median(seconds)), float(np.mean(known)) if known else float("nan"))
 
 
-def target_layer(setting: Setting, scale: Scale, models: Models, number: int) -> tuple[LastLayer, Trace | None]:
+def target_layer(setting: Setting, scale: Scale, models: TrainedModels, number: int) -> tuple[LastLayer, Trace | None]:
     """The last layer of a target model on its members, and what its training remembers of them if it has epochs.
 
     The ridge is Λ = nλ where weight decay λ is part of the objective (``noshadow.optimizers``).
@@ -207,23 +230,20 @@ def target_layer(setting: Setting, scale: Scale, models: Models, number: int) ->
     return layer, Trace.from_losses(arrays["epoch_losses"][:, inside], arrays["mean_outputs"][inside])
 
 
-def compare(scored: Scored, truth: Truth) -> dict[str, Any]:
+def compare(scored: Scored, truth: Truth) -> AttackFindings:
     """Every metric of every score against an attack, over the targets, with the curve and the ceilings."""
-    rows: dict[str, Any] = {}
+    rows: dict[str, ScoreResult] = {}
     order = evaluate.ordering(truth.success_rate, truth.tiebreak)  # once, not for each of hundreds of numbers
     for name, values in scored.scores.items():
-        curve = [_over_targets(evaluate.recall, values, scored, order, top=k, keep=k) for k in CURVE]
+        points = [_over_targets(evaluate.recall, values, scored, order, top=k, keep=k) for k in CURVE]
+        curve = RecallCurve(
+            tuple(point.mean for point in points),
+            tuple(None if np.isnan(point.std) else point.std for point in points),
+            tuple(float(point.values[0]) for point in points),
+        )
         found = {key: _over_targets(metric, values, scored, order, **how) for key, (metric, how) in metrics().items()}
-        rows[name] = {
-            **{key: _summary(value) for key, value in found.items()},
-            "curve": {
-                "mean": [point.mean for point in curve],
-                "std": [_number(point.std) for point in curve],
-                "first": [float(point.values[0]) for point in curve],
-            },
-        }
-    beside = {"ceiling": truth.ceiling, "oracle": truth.oracle}
-    return {"scores": rows, **beside, "attack": truth.summary, "seconds": truth.seconds}
+        rows[name] = ScoreResult(found, curve)
+    return AttackFindings(rows, truth.ceiling, truth.summary, truth.seconds, truth.oracle)
 
 
 def _over_targets(metric: Metric, values: Floats, scored: Scored, order: Floats, **options: Any) -> Summary:
@@ -233,7 +253,7 @@ def _over_targets(metric: Metric, values: Floats, scored: Scored, order: Floats,
     return evaluate.over_targets(metric, ranked, order, members, **options)
 
 
-def fit_of_targets(setting: Setting, models: Models) -> dict[str, float]:
+def fit_of_targets(setting: Setting, models: TrainedModels) -> TargetFit:
     """Mean loss, and accuracy for classes, of the target models on members and on the others."""
     from noshadow.tensors import as_tensor
 
@@ -246,22 +266,13 @@ def fit_of_targets(setting: Setting, models: Models) -> dict[str, float]:
         loss = head.loss(z, targets).numpy()
         right = (head.predicted(z) == targets).numpy() if head.classifies else None
         for side, mask in (("members", inside), ("others", ~inside)):
-            facts.setdefault(f"loss of {side}", []).append(float(loss[mask].mean()))
+            facts.setdefault(f"loss_of_{side}", []).append(float(loss[mask].mean()))
             if right is not None:
-                facts.setdefault(f"accuracy on {side}", []).append(float(right[mask].mean()))
-    return {name: float(np.mean(values)) for name, values in facts.items()}
+                facts.setdefault(f"accuracy_on_{side}", []).append(float(right[mask].mean()))
+    return TargetFit(**{name: float(np.mean(values)) for name, values in facts.items()})
 
 
-def _summary(summary: Summary) -> dict[str, Any]:
-    values = [float(value) for value in summary.values]
-    return {"mean": summary.mean, "std": _number(summary.std), "values": values}
-
-
-def _number(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
-
-
-def _identity(models: Models, name: str) -> dict[str, Any]:
+def _identity(models: TrainedModels, name: str) -> dict[str, Any]:
     return {
         "attack": name,
         "options": asdict(Options.for_models(name, len(models.shadows.keys))),

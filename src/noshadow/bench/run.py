@@ -1,50 +1,32 @@
-"""One setting from data to result: train what is missing, attack, score, compare, write JSON and figures."""
+"""One setting from data to result: train what is missing, attack, score, compare."""
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import joblib
 import numpy as np
-from numpy.typing import NDArray
 
 from noshadow._version import __version__
 from noshadow.bench.full_network import influence_of_targets
 from noshadow.bench.measure import Scored, Truth, compare, find_truths, fit_of_targets, score_targets
-from noshadow.bench.setting import Pool, Scale, Setting, Source
-from noshadow.bench.study import Models, load_models, train_models
-from noshadow.files import private_folder, write_text
+from noshadow.bench.result import ENDS, RANKINGS, FirstTarget, Result, Seconds, ShownRecord
+from noshadow.bench.setting import Pool, Scale, Setting, SettingSource
+from noshadow.bench.training import TrainedModels, load_models, train_models
 
-__all__ = ["TOP", "Outcome", "run_setting", "save_result", "versions"]
+__all__ = ["SCATTERED", "TOP", "run_setting", "versions"]
 
-TOP = 10  # records shown in figures and tables
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """A setting's result, a JSON value, and what its figures need of the records: those of the first target.
-
-    rows    (n,)  rows of the pool that the first target was trained on
-    scores        its scores of them, by name, (n,) each
-    truth         what LiRA found out about all records of the pool
-    """
-
-    result: dict[str, Any]
-    pool: Pool
-    rows: NDArray[np.int64]
-    scores: dict[str, NDArray[np.float64]]
-    truth: Truth
+TOP = 10  # records shown at each end of a ranking
+SCATTERED = ("loss", "influence")
 
 
 def run_setting(
     setting: Setting,
     scale: Scale,
-    source: Source,
+    source: SettingSource,
     store: Path,
     *,
     scale_name: str,
@@ -52,7 +34,7 @@ def run_setting(
     rescore: bool = False,
     progress: bool | None = None,
     engine: Mapping[str, Any] | None = None,
-) -> Outcome:
+) -> Result:
     """``rescore``: train nothing, take the models as they are in the store. ``engine``: options of ``Study.run``."""
     if rescore:
         models = load_models(setting, scale, source, store, seed)
@@ -63,40 +45,31 @@ def run_setting(
     network = influence_of_targets(setting, scale, source, models, store, not rescore, progress)
     if network is not None:
         scored.scores["network_influence"] = network.scores
-    result = {
-        "setting": setting.name,
-        "data": setting.data,
-        "model": setting.model_name,
-        "head": setting.head,
-        "scale": scale_name,
-        "note": scale.note,
-        "backbone": scale.backbone,
-        "shadows": len(models.shadows.keys),
-        "targets": len(models.targets.keys),
-        "pool": len(models.pool),
-        "members": int(scored.members[0].sum()),
-        "features": int(_width(models)),
-        "seed": seed,
-        "recipe": setting.recipe_at(scale).fingerprint(),
-        "fit": fit_of_targets(setting, models),
-        **scored.notes,
-        "attacks": {name: compare(scored, truth) for name, truth in truths.items()},
-        "seconds": _seconds(models, truths, scored, None if network is None else network.seconds),
-        "top": _top_records(models.pool, scored, truths["lira"]),
-        "network_influence": None if network is None else network.facts,
-        "versions": versions(),
-        "machine": {"cores": joblib.cpu_count(), "processor": platform.machine(), "system": platform.system()},
-    }
-    inside = scored.members[0]
-    first = {name: values[0, inside] for name, values in scored.scores.items()}
-    return Outcome(result, models.pool, np.flatnonzero(inside), first, truths["lira"])
-
-
-def save_result(outcome: Outcome, folder: Path) -> Path:
-    """Write the result as ``folder/SETTING.json``."""
-    path = private_folder(folder) / f"{outcome.result['setting']}.json"
-    write_text(path, json.dumps(outcome.result, indent=1, ensure_ascii=False) + "\n")
-    return path
+    return Result(
+        setting=setting.name,
+        data=setting.data,
+        model=setting.model_name,
+        head=setting.head,
+        scale=scale_name,
+        note=scale.note,
+        backbone=scale.backbone,
+        shadows=len(models.shadows.keys),
+        targets=len(models.targets.keys),
+        pool=len(models.pool),
+        members=int(scored.members[0].sum()),
+        features=_width(models),
+        seed=seed,
+        recipe=setting.recipe_at(scale).fingerprint(),
+        fit=fit_of_targets(setting, models),
+        stationarity=scored.stationarity,
+        attacks={name: compare(scored, truth) for name, truth in truths.items()},
+        seconds=_seconds(models, truths, scored, None if network is None else network.seconds),
+        shown=_shown_records(models.pool, scored, truths["lira"]),
+        versions=versions(),
+        machine={"cores": joblib.cpu_count(), "processor": platform.machine(), "system": platform.system()},
+        network_influence=None if network is None else network.facts,
+        first_target=_first_target(scored, truths["lira"]),
+    )
 
 
 def versions() -> dict[str, str]:
@@ -110,48 +83,58 @@ def versions() -> dict[str, str]:
     return {"noshadow": __version__, "python": platform.python_version(), **libraries}
 
 
-def _width(models: Models) -> int:
+def _width(models: TrainedModels) -> int:
     arrays = models.targets.store.read(models.targets.keys[0])
     return int((arrays.get("features", models.pool.inputs)).shape[1])
 
 
-def _seconds(models: Models, truths: Mapping[str, Truth], scored: Scored, network: float | None) -> dict[str, Any]:
+def _seconds(models: TrainedModels, truths: Mapping[str, Truth], scored: Scored, network: float | None) -> Seconds:
     """Seconds of one core in each phase, as in the paper's Table 4; ``scores`` and ``network`` for one target.
 
     A model's seconds are the mean of those that were timed; NaN in the store stands for one that was not.
     """
     model, target = (float(np.nanmean(found.extra("seconds"))) for found in (models.shadows, models.targets))
-    shadows = model * len(models.shadows.keys)
-    return {
-        "model": model,
-        "shadows": shadows,
-        "targets": target * len(models.targets.keys),
-        "attacks": sum(truth.seconds for truth in truths.values()),
-        "scores": scored.seconds,
-        "network_influence": network,
-        "speedup": shadows / scored.seconds,
-    }
+    return Seconds(
+        model=model,
+        shadows=model * len(models.shadows.keys),
+        targets=target * len(models.targets.keys),
+        attacks=sum(truth.seconds for truth in truths.values()),
+        scores=scored.seconds,
+        network_influence=network,
+    )
 
 
-def _top_records(pool: Pool, scored: Scored, truth: Truth) -> dict[str, list[dict[str, Any]]]:
-    """The most and the least exposed members of the first target by influence and by newton."""
+def _first_target(scored: Scored, truth: Truth) -> FirstTarget:
+    inside = scored.members[0]
+    values = {name: scored.scores[name][0, inside].astype(np.float32) for name in SCATTERED}
+    return FirstTarget(values, truth.success_rate[inside].astype(np.float32))
+
+
+def _shown_records(pool: Pool, scored: Scored, truth: Truth) -> dict[str, tuple[ShownRecord, ...]]:
+    """The members of the first target at both ends of the rankings by influence and by newton."""
     inside = np.flatnonzero(scored.members[0])
     found = {}
-    for name in ("newton", "influence"):
+    for name in RANKINGS:
         order = inside[np.argsort(-scored.scores[name][0, inside], kind="stable")]
-        for end, rows in (("highest", order[:TOP]), ("lowest", order[::-1][:TOP])):
-            found[f"{end} {name}"] = [
-                {
-                    "row": int(row),
-                    "target": float(pool.targets[row]),
-                    "score": float(scored.scores[name][0, row]),
-                    "lira_success_rate": float(truth.success_rate[row]),
-                    **({"text": str(pool.shown[row])} if _is_text(pool) and pool.shown is not None else {}),
-                }
+        for end, rows in zip(ENDS, (order[:TOP], order[::-1][:TOP]), strict=True):
+            found[f"{end} {name}"] = tuple(
+                ShownRecord(
+                    row=int(row),
+                    target=float(pool.targets[row]),
+                    score=float(scored.scores[name][0, row]),
+                    lira_success_rate=float(truth.success_rate[row]),
+                    **_as_shown(pool, row),
+                )
                 for row in rows
-            ]
+            )
     return found
 
 
-def _is_text(pool: Pool) -> bool:
-    return pool.shown is not None and pool.shown.ndim == 1
+def _as_shown(pool: Pool, row: np.intp) -> dict[str, Any]:
+    """The record as a sentence or as an image (H, W, 3), if it is one."""
+    if pool.shown is None:
+        return {}
+    if pool.shown.ndim == 1:
+        return {"text": str(pool.shown[row])}
+    image = pool.shown.ndim == 4 and pool.shown.shape[3] == 3 and pool.shown.dtype == np.uint8
+    return {"image": pool.shown[row]} if image else {}

@@ -15,10 +15,10 @@ from torch import nn
 from noshadow.errors import InputError
 from noshadow.shadow.recipe import Recipe
 
-__all__ = ["Pool", "Scale", "Setting", "Source", "all_settings", "find_settings"]
+__all__ = ["Pool", "Scale", "Setting", "SettingSource", "all_settings", "find_settings"]
 
 
-class Source(Protocol):
+class SettingSource(Protocol):
     """Where a setting gets its data and its frozen features from; see ``noshadow.bench.source``."""
 
     def arrays(self, name: str, at_least: int) -> dict[str, NDArray[Any]]: ...
@@ -80,9 +80,9 @@ class Setting:
     model_name: str
     head: str
     recipe: Recipe
-    load: Callable[[Source, int], Pool]
-    prepare: Callable[[Pool, Source], Pool]
-    model: Callable[[Pool, Source], Callable[[], nn.Module]] | None
+    load: Callable[[SettingSource, int], Pool]
+    prepare: Callable[[Pool, SettingSource], Pool]
+    model: Callable[[Pool, SettingSource], Callable[[], nn.Module]] | None
     scales: Mapping[str, Scale]
     stack: int = 1
     """Models trained in one stack, where that is faster; not tried out, so that a seed gives the same numbers."""

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from noshadow.bench import backbones
+from noshadow.bench.cache import keep, kept
 from noshadow.bench.data import Arrays, load_arrays
-from noshadow.bench.keep import keep, kept
 from noshadow.errors import InputError
 from noshadow.shadow.content import array_digest
 

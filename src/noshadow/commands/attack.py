@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from noshadow.commands.output import explained_errors, print_json, print_notes
+from noshadow.commands.output import explained_errors, print_json
+from noshadow.commands.render import print_notes, show_attack
 from noshadow.errors import InputError
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def attack(
             shown = {"notes": command.notes, "top": _top(table, top).to_dict("records"), "saved": str(saved)}
             print_json({**facts, **shown})
         else:
-            _show(facts, _top(table, top), saved)
+            show_attack(facts, _top(table, top), saved)
             print_notes(command.notes)
 
 
@@ -134,24 +135,3 @@ def _summary(result: AttackResult) -> dict[str, Any]:
 def _top(table: pd.DataFrame, count: int) -> pd.DataFrame:
     top: pd.DataFrame = table.sort_values("rank").head(count)
     return top
-
-
-def _show(facts: dict[str, Any], top: pd.DataFrame, saved: Path) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    title = f"{facts['attack']}: {facts['models']} models, {facts['records']:,} records"
-    console.print(title, style="bold", highlight=False)
-    whole = Table(show_header=False)
-    for name, value in list(facts.items())[3:]:
-        whole.add_row(name.replace("_percent_", " % ").replace("_", " "), f"{value:.4f}")
-    console.print(whole)
-    rows = Table(title=f"The {len(top)} most exposed records", title_justify="left")
-    for column in ("rank", "record", "success rate", "separation", "in models"):
-        rows.add_column(column, justify="right")
-    for row in top.itertuples():
-        separation = f"{row.separation:.2f} ± {row.separation_error:.2f}"
-        rows.add_row(str(row.rank), str(row.record), f"{row.success_rate:.3f}", separation, str(row.models_in))
-    console.print(rows)
-    console.print(f"All {facts['records']:,} records: {saved}", markup=False, highlight=False, soft_wrap=True)

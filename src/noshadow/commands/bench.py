@@ -7,17 +7,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from noshadow.commands.output import explained_errors, print_json, print_notes
+from noshadow.commands.output import explained_errors, print_json
+from noshadow.commands.render import print_notes, show_result, show_settings
 from noshadow.errors import InputError
+
+if TYPE_CHECKING:
+    from noshadow.bench.setting import Setting
 
 __all__ = ["EngineName", "ScaleName", "bench"]
 
-_NAMED = ("shadows", "pool", "backbone", "seed", "engine", "workers", "address", "data", "cache", "store", "output")
-_OPTIONS = {"setting": "SETTING", **{name: f"--{name}" for name in _NAMED}}
+_TRAINING = ("shadows", "pool", "backbone", "seed", "engine", "workers", "address")
+_NAMED = (*_TRAINING, "data", "cache", "store", "output", "pages", "readme")
+_OPTIONS = {"setting": "SETTING", "results": "RESULTS", **{name: f"--{name}" for name in _NAMED}}
 
 
 class ScaleName(str, Enum):
@@ -41,7 +46,10 @@ def _cache_folder() -> Path:
 
 
 def bench(
-    settings: Annotated[list[str] | None, typer.Argument(metavar="SETTING", help="Settings by name, or all.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="SETTING", help="Settings by name, or all. With --pages: results."),
+    ] = None,
     scale: Annotated[
         ScaleName,
         typer.Option(
@@ -81,12 +89,27 @@ def bench(
         Path, typer.Option(help="Folder for the trained models' outputs; an interrupted run continues from it.")
     ] = Path("noshadow-bench"),
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder for results and figures. Default: STORE/results.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Folder for results and figures. Default: STORE/results; with --pages, docs."
+        ),
     ] = None,
     rescore: Annotated[
         bool, typer.Option(help="Train nothing: score the stored models again. Without SETTING: all that are stored.")
     ] = False,
     figures: Annotated[bool, typer.Option(help="Draw the figures, as PNG and SVG.")] = True,
+    pages: Annotated[
+        bool,
+        typer.Option(
+            "--pages",
+            help="Run nothing: write pages and figures from results, which are named in place of settings, files or "
+            "folders. Default: STORE/results.",
+        ),
+    ] = False,
+    readme: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="With --pages: put the short table between its markers, too."),
+    ] = None,
     list_settings: Annotated[
         bool, typer.Option("--list", help="Show the settings and their scales, and stop.")
     ] = False,
@@ -104,11 +127,22 @@ def bench(
              noshadow bench energy-mlp --scale smoke
              noshadow bench california-mlp energy-mlp --data DIR
              noshadow bench --rescore -o results
+             noshadow bench --pages results -o docs
     """
     with explained_errors(_OPTIONS) as command:
-        from noshadow.bench.run import run_setting, save_result
+        if pages:
+            if rescore or list_settings:
+                raise InputError(f"pages: it runs nothing; leave --{'rescore' if rescore else 'list'} out")
+            found = [Path(name) for name in settings or [str(store / "results")]]
+            _write_pages(found, output or Path("docs"), readme, as_json)
+            return
+        if readme is not None:
+            raise InputError("readme: it is filled by pages=True")
+        from noshadow.bench.result import save_result
+        from noshadow.bench.run import run_setting
         from noshadow.bench.setting import all_settings, find_settings
         from noshadow.bench.source import DataSource
+        from noshadow.bench.typed_json import to_json
         from noshadow.files import check_writable, private_folder
 
         if list_settings:
@@ -134,7 +168,7 @@ def bench(
             known = len(command.notes)
             wanted: dict[str, Any] = {"shadows": shadows, "targets": targets, "pool": pool, "backbone": backbone}
             used = replace(setting.scales[scale.value], **{key: value for key, value in wanted.items() if value})
-            outcome = run_setting(
+            result = run_setting(
                 setting,
                 used,
                 DataSource(data, cache or _cache_folder(), used.backbone),
@@ -144,21 +178,21 @@ def bench(
                 rescore=rescore,
                 engine={"engine": used_engine.value, "workers": workers, "address": address},
             )
-            outcome.result["notes"] = command.notes[known:]
-            saved = [save_result(outcome, folder)]
+            result = replace(result, notes=tuple(command.notes[known:]))
+            saved = [save_result(result, folder)]
             if figures:
-                from noshadow.bench.figures import draw
+                from noshadow.bench.pages import draw_setting
 
-                saved += draw(outcome, folder)
-            results.append(outcome.result)
+                saved += draw_setting(result, folder)
+            results.append(result)
             if not as_json:
-                _show(outcome.result, saved)
-                print_notes(outcome.result["notes"])
+                show_result(result, saved)
+                print_notes(result.notes)
         if as_json:
-            print_json(results)
+            print_json(to_json(results))
 
 
-def _show_settings(settings: Mapping[str, Any], as_json: bool) -> None:
+def _show_settings(settings: Mapping[str, Setting], as_json: bool) -> None:
     rows = [
         {"setting": name, "data": setting.data, "model": setting.model_name, "head": setting.head}
         | {key: f"{scale.shadows}+{scale.targets} on {scale.pool:,}" for key, scale in setting.scales.items()}
@@ -166,61 +200,20 @@ def _show_settings(settings: Mapping[str, Any], as_json: bool) -> None:
     ]
     if as_json:
         print_json(rows)
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title="Settings; for each scale, shadow + target models on so many records", title_justify="left")
-    for column in rows[0]:
-        table.add_column(column, no_wrap=column == "setting")
-    for row in rows:
-        table.add_row(*row.values())
-    Console().print(table)
+    else:
+        show_settings(rows)
 
 
-def _show(result: Mapping[str, Any], saved: list[Path]) -> None:
-    """The first table of the paper for this setting, the ceilings and the paper's number beside ours."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
+def _write_pages(results: list[Path], folder: Path, readme: Path | None, as_json: bool) -> None:
+    from noshadow.bench.pages import write_pages
+    from noshadow.bench.result import load_results
+    from noshadow.files import check_writable
 
-    from noshadow.bench.measure import RECALLS
-    from noshadow.bench.paper import TABLE_1
-
-    console = Console()
-    models = f"{result['shadows']} shadow and {result['targets']} target models"
-    setting = f"{result['data']}, {result['model']}: {models}, {result['pool']:,} records"
-    console.print(f"\n{setting}", style="bold", highlight=False)
-    if result["note"]:
-        console.print(f"Differs from the paper: {result['note']}", markup=False, highlight=False)
-    title = "Of the records that LiRA exposes most, how many are found, in % (± over targets)"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("score", no_wrap=True)
-    for column in ("1% at 5%", "0.1%", "1%", "5%", "Spearman ρ", "paper"):
-        table.add_column(column, justify="right", no_wrap=True)
-    lira = result["attacks"]["lira"]
-    paper = TABLE_1.get(result["setting"], {})
-    for name, row in lira["scores"].items():
-        printed = paper.get(name)
-        theirs = "" if printed is None else f"{printed[0]:.1f}±{printed[1]:.0f}"
-        table.add_row(name, *(_cell(row[key]) for key in RECALLS), f"{row['spearman']['mean']:.3f}", theirs)
-    for name, found in (("LiRA again", lira["ceiling"]), ("a perfect score", lira["oracle"])):
-        numbers = (*(_cell(found[key]) for key in RECALLS), f"{found['spearman']['mean']:.3f}")
-        table.add_row(name, *numbers, "", style="dim")
-    console.print(table)
-    seconds = result["seconds"]
-    console.print(
-        "1% at 5%: the 1 % most exposed, among the 5 % with the highest scores; paper: its number for that; 0.1%, 1%, "
-        "5%: as many are sought as kept.\nLiRA again: half of its shadow models against the other half; a perfect "
-        "score: one that knows how exposed each record is, against so noisy a truth.\n"
-        f"Core-seconds: {seconds['shadows']:.3g} to train the shadow models, {seconds['scores']:.2g} to score one "
-        f"target, {seconds['speedup']:,.0f} times less.\nSaved: {saved[0]}"
-        + (f" and {len(saved) - 1} figures beside it" if len(saved) > 1 else ""),
-        markup=False,
-        highlight=False,
-    )
-
-
-def _cell(value: Mapping[str, Any]) -> str:
-    spread = "" if value["std"] is None else f"±{100 * value['std']:.0f}"
-    return f"{100 * value['mean']:.1f}{spread}"
+    found = load_results(results)
+    folder.mkdir(parents=True, exist_ok=True)
+    check_writable(folder, "output")
+    written = write_pages(found, folder, readme)
+    if as_json:
+        print_json({"written": [str(path) for path in written]})
+    else:
+        typer.echo(f"wrote {written[0]}, {len(written) - 1} more pages and figures beside it")

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from noshadow.commands.output import explained_errors, show_audit
+from noshadow.commands.policy import explained_errors
+from noshadow.commands.render import show_audit
 
 __all__ = ["demo"]
 

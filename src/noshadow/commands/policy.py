@@ -139,10 +139,7 @@ def _end(text: str, code: int, command: Command, kind: str = "error: ") -> NoRet
     if os.environ.get("NOSHADOW_TRACEBACK"):
         traceback.print_exc()
     _drop_output()
-    from rich.console import Console
+    from noshadow.commands.render import print_problem
 
-    console = Console(stderr=True, soft_wrap=True)
-    for note in command.notes:
-        console.print(f"note: {note}", style="yellow", markup=False, highlight=False)
-    console.print(f"{kind}{command.says(text)}", style="red", markup=False, highlight=False)
+    print_problem(f"{kind}{command.says(text)}", command.notes)
     raise typer.Exit(code) from None

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from noshadow.commands.output import explained_errors, print_json, print_notes
+from noshadow.commands.output import explained_errors, print_json
+from noshadow.commands.render import print_notes, show_point
 from noshadow.errors import InputError
 
 __all__ = ["figure", "figures", "theory_app"]
@@ -47,15 +48,13 @@ def figures(
         missing = [name for name, value in given.items() if value is None]
         if leverage is None or error is None or n is None or p is None:
             raise InputError(f"{', '.join(missing)}: missing; a point needs --leverage, --error, --n and --p")
-        from rich.console import Console
-
-        from noshadow.commands.point import describe, show
+        from noshadow.commands.point import describe
 
         result = describe(leverage, error, n, p, sigma, exact)
         if as_json:
             print_json({**result, "notes": command.notes})
         else:
-            show(result, Console())
+            show_point(result)
             print_notes(command.notes)
 
 
@@ -73,11 +72,11 @@ def figure(
     Example: noshadow theory figure -o figure1.svg
     """
     with explained_errors(_OPTIONS) as command:
-        from noshadow.commands.point import draw_figure
+        from noshadow.drawing.tradeoffs import gap_and_tradeoffs
         from noshadow.files import check_output
 
         path = check_output(output / "figure1.png" if output.is_dir() else output, _IMAGES)
-        draw_figure(path, n, p)
+        gap_and_tradeoffs(path, n, p)
         if as_json:
             print_json({"figure": str(path), "n": n, "p": p, "notes": command.notes})
         else:

@@ -3,7 +3,8 @@
 A ``score`` ranks records by predicted risk, ``truth`` is what an attack measured (its success rate per record).
 Rankings are over the members of a target model: pass arrays of its members, or use ``over_targets``.
 
-``ceiling`` and ``oracle_ceiling`` say what the attack itself, run again, and a perfect score would reach.
+``ceiling`` and ``oracle_ceiling`` say what the attack itself, run again, and a perfect score would reach;
+``best_scores``, ``is_ahead`` and ``paired_bootstrap`` whether scores differ.
 """
 
 from noshadow.evaluate.ceilings import (
@@ -15,7 +16,8 @@ from noshadow.evaluate.ceilings import (
     oracle_ceiling,
     over_predictions,
 )
-from noshadow.evaluate.ranking import ndcg, ordering, precision_at_k, recall, spearman
+from noshadow.evaluate.differences import best_scores, deviations_apart, is_ahead, noiseless_correlation
+from noshadow.evaluate.ranking import ndcg, ordering, precision_at_k, recall, share_size, spearman
 from noshadow.evaluate.targets import Comparison, Metric, Summary, over_targets, paired_bootstrap
 
 __all__ = [
@@ -24,9 +26,13 @@ __all__ = [
     "Metric",
     "Prediction",
     "Summary",
+    "best_scores",
     "ceiling",
+    "deviations_apart",
     "halves",
+    "is_ahead",
     "ndcg",
+    "noiseless_correlation",
     "oracle",
     "oracle_ceiling",
     "ordering",
@@ -35,5 +41,6 @@ __all__ = [
     "paired_bootstrap",
     "precision_at_k",
     "recall",
+    "share_size",
     "spearman",
 ]

@@ -16,7 +16,7 @@ from scipy import stats
 
 from noshadow.errors import InputError, name_rows
 
-__all__ = ["Floats", "ndcg", "ordering", "precision_at_k", "recall", "spearman"]
+__all__ = ["Floats", "ndcg", "ordering", "precision_at_k", "recall", "share_size", "spearman"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -27,8 +27,8 @@ def recall(score: Any, truth: Any, top: float = 0.01, keep: float = 0.05, tiebre
     Shares are rounded down to whole records, at least one: 1 % of 307 records is 3.
     """
     values, target = _pair(score, truth, tiebreak)
-    wanted = _top(target, _size(top, len(target), "top"))
-    kept = _top(values, _size(keep, len(values), "keep"))
+    wanted = _top(target, share_size(top, len(target), "top"))
+    kept = _top(values, share_size(keep, len(values), "keep"))
     return float(wanted @ kept / wanted.sum())
 
 
@@ -38,8 +38,8 @@ def precision_at_k(score: Any, truth: Any, k: int | float, top: float = 0.01, ti
     n = len(values)
     if isinstance(k, (int, np.integer)) and not 1 <= k <= n:
         raise InputError(f"k: expected 1 … {n}, the number of records, got {k}")
-    first = _top(values, int(k) if isinstance(k, (int, np.integer)) else _size(k, n, "k"))
-    return float(first @ _top(target, _size(top, n, "top")) / first.sum())
+    first = _top(values, int(k) if isinstance(k, (int, np.integer)) else share_size(k, n, "k"))
+    return float(first @ _top(target, share_size(top, n, "top")) / first.sum())
 
 
 def spearman(score: Any, truth: Any, tiebreak: Any = None) -> float:
@@ -73,6 +73,13 @@ def ndcg(score: Any, truth: Any, k: int | None = None, baseline: float = 0.0) ->
     return float(shared @ discount / (np.sort(gain)[::-1] @ discount))
 
 
+def share_size(share: float, n: int, name: str = "share") -> int:
+    """How many of n records a share of them is: rounded down, at least one. ``name`` is for messages."""
+    if not 0.0 < share <= 1.0:
+        raise InputError(f"{name}: expected a share of the records between 0 and 1, got {share!r}")
+    return max(1, int(share * n * (1.0 + 1e-12)))
+
+
 def ordering(value: Any, tiebreak: Any = None) -> Floats:
     """One number per record, (n,): its order by value, then by tiebreak; equal in both stays equal."""
     first = _vector(value, "value")
@@ -86,12 +93,6 @@ def ordering(value: Any, tiebreak: Any = None) -> Floats:
     rank = np.empty(len(order))
     rank[order] = np.r_[0.0, np.cumsum((a[1:] != a[:-1]) | (b[1:] != b[:-1]))]
     return rank
-
-
-def _size(share: float, n: int, name: str) -> int:
-    if not 0.0 < share <= 1.0:
-        raise InputError(f"{name}: expected a share of the records between 0 and 1, got {share!r}")
-    return max(1, int(share * n * (1.0 + 1e-12)))
 
 
 def _top(values: Floats, size: int) -> Floats:

@@ -23,6 +23,7 @@ class _Binary(Uncoupled):
     """What one label and several have in common: targets are 0 or 1, outputs are logits of 1."""
 
     name: str = "logistic"
+    loss_name = "logistic loss"
     classifies = True
     signal_scale: Literal["logit", "loss"] = "logit"
 

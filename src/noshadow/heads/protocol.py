@@ -28,6 +28,7 @@ class Head(Protocol):
     """All that depends on the head; shapes and formulas are in the docstring of the package.
 
     name                 what users call it; several may share one, as logistic heads of one label and of several do
+    loss_name            what its loss is called
     classifies           targets are classes, and there are probabilities
     fewest_outputs       the smallest m
     signals              the forms of φ by name, the default first; empty: no single statistic tells of membership
@@ -36,6 +37,7 @@ class Head(Protocol):
     """
 
     name: str
+    loss_name: str
     classifies: bool
     fewest_outputs: int
     signals: ClassVar[Mapping[str, Signal]]

@@ -31,6 +31,7 @@ class Softmax:
     """
 
     name: str = "softmax"
+    loss_name = "cross-entropy"
     classifies = True
     fewest_outputs = 2
     signals: ClassVar[Mapping[str, Signal]] = {"logit": Signal("higher")}

@@ -24,6 +24,7 @@ class SquaredError(Uncoupled):
     """
 
     name: str = "squared"
+    loss_name = "squared error"
     classifies = False
     signals: ClassVar[Mapping[str, Signal]] = {
         "loss": Signal("lower", squares=True),

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from noshadow.network.hessian import Hessian, Network
-from noshadow.network.rows import dot
+from noshadow.network.hessian import FlatNetwork, Hessian
+from noshadow.network.row_products import dot
 from noshadow.progress import Advance
 
 __all__ = ["BASIS_BYTES", "CAUTION", "ENOUGH", "KRYLOV_BLOCK", "PROBES", "Basis", "grow_basis", "most_directions"]
@@ -46,8 +46,8 @@ class Basis:
         return scores, CAUTION * sketch.double().square().mean(1).sqrt()
 
 
-def most_directions(subspace: int | None, network: Network, records: int, shift: float) -> int:
-    """How far the basis may grow: as long as it costs less than half of one product per record, and fits in memory."""
+def most_directions(subspace: int | None, network: FlatNetwork, records: int, shift: float) -> int:
+    """How far the basis may grow: as long as it costs less than half of one product a record, and fits in memory."""
     if shift == 0.0:
         return 0
     if subspace is not None:

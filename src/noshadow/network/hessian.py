@@ -12,13 +12,13 @@ from noshadow.heads import Head
 from noshadow.layer import LastLayer
 from noshadow.tensors import as_tensor
 
-__all__ = ["CHUNK_NUMBERS", "CHUNK_RECORDS", "Hessian", "Network"]
+__all__ = ["CHUNK_NUMBERS", "CHUNK_RECORDS", "FlatNetwork", "Hessian"]
 
 CHUNK_NUMBERS = 2**18  # input numbers of the records whose gradient graph is held at a time: the graph stays in cache
 CHUNK_RECORDS = 1024
 
 
-class Network:
+class FlatNetwork:
     """A module and its training records: outputs, losses and gradients over the trainable parameters, in a row each."""
 
     def __init__(self, model: nn.Module, inputs: Any, targets: Any, head: Head) -> None:
@@ -88,7 +88,7 @@ class Hessian:
     batched gradients, a linearised program) only replaces the convolutions by slower ones.
     """
 
-    def __init__(self, network: Network, records: Tensor) -> None:
+    def __init__(self, network: FlatNetwork, records: Tensor) -> None:
         self.network, self.records, self.products = network, records, 0
 
     def __call__(self, vectors: Tensor) -> Tensor:

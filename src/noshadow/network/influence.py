@@ -17,8 +17,8 @@ from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.extract.torch import evaluating
 from noshadow.heads import get_head
 from noshadow.network.basis import PROBES, grow_basis, most_directions
-from noshadow.network.hessian import Hessian, Network
-from noshadow.network.rows import normalised
+from noshadow.network.hessian import FlatNetwork, Hessian
+from noshadow.network.row_products import normalised
 from noshadow.network.solve import solve
 from noshadow.progress import Progress, progress_bar
 from noshadow.tensors import as_tensor
@@ -99,7 +99,7 @@ def network_influence(
     if subspace is not None and subspace < 0:
         raise InputError(f"subspace: expected 0 (none) or more directions, got {subspace!r}")
     with evaluating(model), torch.enable_grad():
-        network = Network(model, inputs, targets, get_head(head))
+        network = FlatNetwork(model, inputs, targets, get_head(head))
         _require_tolerance(tolerance, network.parameters[0].dtype)
         chosen = _choose_rows(rows, network.n)
         generator = torch.Generator().manual_seed(seed)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from noshadow.network.basis import Basis
 from noshadow.network.hessian import Hessian
-from noshadow.network.rows import dot, normalised, norms_of
+from noshadow.network.row_products import dot, normalised, norms_of
 
 __all__ = ["Product", "Solved", "solve"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from noshadow.shadow.plan import ModelKey, Plan
     from noshadow.shadow.recipe import Recipe
-    from noshadow.shadow.record import Record
+    from noshadow.shadow.recording import Recording
     from noshadow.shadow.result import StudyResult, load
     from noshadow.shadow.store import StoreError
     from noshadow.shadow.study import Study, StudyError
@@ -18,7 +18,7 @@ __all__ = [
     "ModelKey",
     "Plan",
     "Recipe",
-    "Record",
+    "Recording",
     "StoreError",
     "Study",
     "StudyError",
@@ -31,7 +31,7 @@ _HOMES = {
     "ModelKey": "plan",
     "Plan": "plan",
     "Recipe": "recipe",
-    "Record": "record",
+    "Recording": "recording",
     "StoreError": "store",
     "Study": "study",
     "StudyError": "study",

@@ -42,7 +42,7 @@ from noshadow.shadow.networks import (
     seed_dropouts,
 )
 from noshadow.shadow.recipe import ELEMENTWISE_OPTIMIZERS, Loss, Recipe
-from noshadow.shadow.record import Record, Recorder
+from noshadow.shadow.recording import Recorder, Recording
 from noshadow.shadow.work import Members, advance, limited_threads
 
 __all__ = ["LARGEST_STACK", "MASKS_A_DRAW", "SLOW_STEP", "STACK_SIZES", "TRAINER", "WORTH_IT", "TorchTrainer"]
@@ -67,7 +67,7 @@ class TorchTrainer:
     vectorise  None: stack models if the modules allow it and a short trial says it is faster; False: never;
                True: in the fastest stack; a number: that many at once
     device     where to train
-    record     keep more than the final outputs, see ``Record``; models are then trained one by one
+    record     keep more than the final outputs, see ``Recording``; models are then trained one by one
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class TorchTrainer:
         loss: Loss | None = None,
         vectorise: bool | int | None = None,
         device: str = "cpu",
-        record: Record | None = None,
+        record: Recording | None = None,
     ) -> None:
         self.model = model
         self.recipe = recipe
@@ -163,7 +163,7 @@ class TorchTrainer:
     def for_reruns(self) -> TorchTrainer:
         """The same training for models that are trained a second time: those keep no features and no checkpoints."""
         again = copy.copy(self)
-        again.record = None if self.record is None else Record(checkpoints=0, features=False)
+        again.record = None if self.record is None else Recording(checkpoints=0, features=False)
         return again
 
     def _undrawn_network(self) -> nn.Module:
@@ -197,7 +197,7 @@ class TorchTrainer:
                 pass
             return list(self._outputs(network).numpy())
 
-    def _recorded(self, record: Record, members: Members, seed: int) -> dict[str, NDArray[Any]]:
+    def _recorded(self, record: Recording, members: Members, seed: int) -> dict[str, NDArray[Any]]:
         module = self._new_module(seed, self._sites)
         network = SingleNetwork(module, self._mean_loss)
         recorder = Recorder(record, self.recipe.epochs, module, (self.inputs, self.targets), self.head)

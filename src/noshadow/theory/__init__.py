@@ -4,7 +4,7 @@ A point is given by its population leverage h̄ = xᵀΣ⁻¹x and its structura
 p parameters and the noise σ are the model's. All functions are vectorised over points and broadcast.
 """
 
-from noshadow.theory.attacks import auc, epsilon_lower_bound, success_rate, tpr_at_fpr, tradeoff
+from noshadow.theory.curves import auc, epsilon_lower_bound, success_rate, tpr_at_fpr, tradeoff
 from noshadow.theory.gap import expected_gap, gap_expansion, influence_ratio, newton_ratio
 from noshadow.theory.laws import (
     LeverageLaw,

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from noshadow.errors import InputError
+from noshadow.theory.arguments import check_leverage, check_points, check_sizes, finite
 from noshadow.theory.numerics import Array, chi2_rule, in_blocks
-from noshadow.theory.points import check_leverage, check_points, check_sizes, finite
 
 __all__ = ["check_response", "expected_gap", "gap_expansion", "influence_ratio", "newton_ratio"]
 

@@ -18,6 +18,16 @@ import numpy as np
 from scipy import special
 
 from noshadow.errors import InputError
+from noshadow.theory.arguments import (
+    Points,
+    check_broadcast,
+    check_choice,
+    check_levels,
+    check_leverage,
+    check_points,
+    check_sizes,
+    finite,
+)
 from noshadow.theory.gap import check_response
 from noshadow.theory.numerics import (
     NORMAL,
@@ -31,22 +41,12 @@ from noshadow.theory.numerics import (
     in_blocks,
     solve,
 )
-from noshadow.theory.points import (
-    Points,
-    check_broadcast,
-    check_choice,
-    check_levels,
-    check_leverage,
-    check_points,
-    check_sizes,
-    finite,
-)
 from noshadow.theory.ratio import FAR
 
 __all__ = [
+    "InOrOut",
     "LeverageLaw",
     "Losses",
-    "Side",
     "left_out_quantile",
     "leverage_law",
     "loss_cdf",
@@ -55,7 +55,7 @@ __all__ = [
     "sample_losses",
 ]
 
-Side = Literal["in", "out"]
+InOrOut = Literal["in", "out"]
 
 
 class Losses(NamedTuple):
@@ -142,7 +142,7 @@ def leverage_law(leverage: Any, n: int, p: int) -> LeverageLaw:
 
 
 def loss_cdf(
-    loss: Any, leverage: Any, error: Any, n: int, p: int, sigma: Any = 1.0, *, side: Side, exact: bool = False
+    loss: Any, leverage: Any, error: Any, n: int, p: int, sigma: Any = 1.0, *, side: InOrOut, exact: bool = False
 ) -> Array | np.float64:
     """P(ℓ ≤ loss) for a member (side="in") or a record left out (side="out").
 
@@ -164,7 +164,7 @@ def loss_quantile(
     p: int,
     sigma: Any = 1.0,
     *,
-    side: Side,
+    side: InOrOut,
     exact: bool = False,
 ) -> Array | np.float64:
     """The loss that a member's (side="in") or a left-out record's (side="out") loss stays below with
@@ -201,7 +201,7 @@ def left_out_quantile(levels: Array, points: Points, exact: bool) -> Array:
     return np.asarray(np.where(fixed, error, scale * quantile))
 
 
-def loss_probability(r: Array, points: Points, side: Side, exact: bool, above: bool = False) -> Array:
+def loss_probability(r: Array, points: Points, side: InOrOut, exact: bool, above: bool = False) -> Array:
     """P(|e| ≤ r), or with ``above`` P(|e| > r), for a member or a left-out record; r ≥ 0 may be infinite."""
     measure = beyond if above else band
     fixed = points.scale == 0.0

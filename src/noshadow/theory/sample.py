@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noshadow.errors import InputError, NoshadowWarning, name_rows
+from noshadow.theory.arguments import finite
 from noshadow.theory.numerics import Array
-from noshadow.theory.points import finite
 
 if TYPE_CHECKING:  # the laws need no torch; a layer brings it along
     import torch

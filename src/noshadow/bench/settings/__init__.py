@@ -1,3 +1,3 @@
-"""One file a setting. To add one, add a file with a ``SETTING``."""
+"""One file per setting. To add one, add a file with a ``SETTING``."""
 
 __all__: list[str] = []

@@ -8,19 +8,19 @@ from functools import partial
 from torch import nn
 
 from noshadow.bench.prepare import image_features
-from noshadow.bench.setting import Pool, Scale, Setting, Source
+from noshadow.bench.setting import Pool, Scale, Setting, SettingSource
 from noshadow.shadow.recipe import Recipe
 
 __all__ = ["SETTING", "load", "model"]
 
 
-def load(source: Source, at_least: int) -> Pool:
+def load(source: SettingSource, at_least: int) -> Pool:
     """The training images, 28 × 28."""
     arrays = source.arrays("bloodmnist", at_least)
     return Pool(arrays["x"], arrays["y"])
 
 
-def model(pool: Pool, source: Source) -> Callable[[], nn.Module]:
+def model(pool: Pool, source: SettingSource) -> Callable[[], nn.Module]:
     """A linear layer."""
     return partial(nn.Linear, pool.inputs.shape[1], 8)
 

@@ -8,14 +8,14 @@ from functools import partial
 
 from torch import nn
 
-from noshadow.bench.models import mlp
-from noshadow.bench.setting import Pool, Scale, Source
+from noshadow.bench.architectures import mlp
+from noshadow.bench.setting import Pool, Scale, SettingSource
 from noshadow.bench.settings.california_ridge import SETTING as RIDGE
 
 __all__ = ["SETTING", "model"]
 
 
-def model(pool: Pool, source: Source) -> Callable[[], nn.Module]:
+def model(pool: Pool, source: SettingSource) -> Callable[[], nn.Module]:
     """A linear layer."""
     return partial(mlp, pool.inputs.shape[1], (), 1)
 

@@ -7,16 +7,16 @@ from functools import partial
 
 from torch import nn
 
-from noshadow.bench.models import mlp
+from noshadow.bench.architectures import mlp
 from noshadow.bench.prepare import table
-from noshadow.bench.setting import Pool, Scale, Setting, Source
+from noshadow.bench.setting import Pool, Scale, Setting, SettingSource
 from noshadow.bench.settings.california_ridge import load
 from noshadow.shadow.recipe import Recipe
 
 __all__ = ["SETTING", "model"]
 
 
-def model(pool: Pool, source: Source) -> Callable[[], nn.Module]:
+def model(pool: Pool, source: SettingSource) -> Callable[[], nn.Module]:
     """Widths 128, 128, 128."""
     return partial(mlp, pool.inputs.shape[1], (128, 128, 128), 1)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from noshadow.bench.prepare import table
-from noshadow.bench.setting import Pool, Scale, Setting, Source
+from noshadow.bench.setting import Pool, Scale, Setting, SettingSource
 from noshadow.shadow.recipe import Recipe
 
 __all__ = ["SETTING", "load"]
 
 
-def load(source: Source, at_least: int) -> Pool:
+def load(source: SettingSource, at_least: int) -> Pool:
     """All 20,640 districts; the pool of 16,512 is the usual 80 % for training."""
     arrays = source.arrays("california_housing", at_least)
     return Pool(arrays["X"], arrays["y"])

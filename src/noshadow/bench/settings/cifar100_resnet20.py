@@ -7,21 +7,21 @@ from functools import partial
 
 from torch import nn
 
-from noshadow.bench.models import resnet20
+from noshadow.bench.architectures import resnet20
 from noshadow.bench.prepare import images
-from noshadow.bench.setting import Pool, Scale, Setting, Source
+from noshadow.bench.setting import Pool, Scale, Setting, SettingSource
 from noshadow.shadow.recipe import Recipe
 
 __all__ = ["SETTING", "load", "model"]
 
 
-def load(source: Source, at_least: int) -> Pool:
+def load(source: SettingSource, at_least: int) -> Pool:
     """The training images with their fine labels."""
     arrays = source.arrays("cifar100", at_least)
     return Pool(arrays["x_train"], arrays["y_train"])
 
 
-def model(pool: Pool, source: Source) -> Callable[[], nn.Module]:
+def model(pool: Pool, source: SettingSource) -> Callable[[], nn.Module]:
     """Dropout 0.3 before the last layer."""
     return partial(resnet20, 100, dropout=0.3)
 

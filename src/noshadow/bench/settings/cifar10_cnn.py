@@ -7,21 +7,21 @@ from functools import partial
 
 from torch import nn
 
-from noshadow.bench.models import small_cnn
+from noshadow.bench.architectures import small_cnn
 from noshadow.bench.prepare import images
-from noshadow.bench.setting import Pool, Scale, Setting, Source
+from noshadow.bench.setting import Pool, Scale, Setting, SettingSource
 from noshadow.shadow.recipe import Recipe
 
 __all__ = ["SETTING", "load", "model"]
 
 
-def load(source: Source, at_least: int) -> Pool:
+def load(source: SettingSource, at_least: int) -> Pool:
     """The training images."""
     arrays = source.arrays("cifar10", at_least)
     return Pool(arrays["x_train"], arrays["y_train"])
 
 
-def model(pool: Pool, source: Source) -> Callable[[], nn.Module]:
+def model(pool: Pool, source: SettingSource) -> Callable[[], nn.Module]:
     """16, 32 and 64 channels, 256 features."""
     return partial(small_cnn, 10, image_size=pool.inputs.shape[-1])
 

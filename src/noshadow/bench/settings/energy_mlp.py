@@ -7,21 +7,21 @@ from functools import partial
 
 from torch import nn
 
-from noshadow.bench.models import mlp
+from noshadow.bench.architectures import mlp
 from noshadow.bench.prepare import table
-from noshadow.bench.setting import Pool, Scale, Setting, Source
+from noshadow.bench.setting import Pool, Scale, Setting, SettingSource
 from noshadow.shadow.recipe import Recipe
 
 __all__ = ["SETTING", "load", "model"]
 
 
-def load(source: Source, at_least: int) -> Pool:
+def load(source: SettingSource, at_least: int) -> Pool:
     """All 768 buildings; the pool of 614 is the usual 80 % for training."""
     arrays = source.arrays("energy_efficiency", at_least)
     return Pool(arrays["X"], arrays["y"])
 
 
-def model(pool: Pool, source: Source) -> Callable[[], nn.Module]:
+def model(pool: Pool, source: SettingSource) -> Callable[[], nn.Module]:
     """Widths 64, 32."""
     return partial(mlp, pool.inputs.shape[1], (64, 32), 1, dropout=0.3)
 

@@ -9,14 +9,14 @@ from torch import nn
 
 from noshadow.bench.backbones import TextClassifier
 from noshadow.bench.prepare import tokens
-from noshadow.bench.setting import Pool, Scale, Setting, Source
+from noshadow.bench.setting import Pool, Scale, Setting, SettingSource
 from noshadow.bench.settings.sst2_probe import load
 from noshadow.shadow.recipe import Recipe
 
 __all__ = ["SETTING", "model"]
 
 
-def model(pool: Pool, source: Source) -> Callable[[], nn.Module]:
+def model(pool: Pool, source: SettingSource) -> Callable[[], nn.Module]:
     """A linear layer on the mean of the encoder's last states over the tokens."""
     return partial(TextClassifier, source.text_encoder(), 2)
 

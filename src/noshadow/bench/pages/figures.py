@@ -1,0 +1,105 @@
+"""The figures of results: what of a result each drawing is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noshadow.bench.pages.markdown import ATTACK_NAMES
+from noshadow.bench.pages.section import Figure
+from noshadow.bench.result import CURVE, ENDS, NETWORK, RANKINGS, Result
+from noshadow.drawing.images import image_rows
+from noshadow.drawing.recall import RecallLine, RecallPanel, recall_curves
+from noshadow.drawing.scatter import log_scatter
+
+__all__ = ["DRAWN", "IMAGES", "RECALL", "RECALL_OF_ALL", "SCATTER", "distinct_shares", "has_images", "recall_panel"]
+
+DRAWN = ("loss", "gradient_norm", "influence", "newton", "leave_one_out")
+"""The scores of the recall curves."""
+_CURVES = (
+    "Solid: mean over the targets, shaded ± 1 standard deviation; dashed: the first target alone; grey: the attack "
+    "again (dash-dotted) and, where it was measured, a perfect score (solid); dotted: a random order. A recall of 0 "
+    "lies on the lower edge."
+)
+
+
+def recall_panel(result: Result, attack: str, title: str, scores: Sequence[str] = DRAWN) -> RecallPanel:
+    """The recall curves of a result against an attack, at the shares that differ in whole records."""
+    found = result.attacks[attack]
+    where, shares = distinct_shares(result.members)
+
+    def part(values: Sequence[float]) -> list[float]:
+        return [values[index] for index in where]
+
+    lines = {}
+    for name in (name for name in scores if name in found.scores):
+        curve = found.scores[name].curve
+        known = [0.0 if value is None else value for value in curve.std]
+        std = None if None in curve.std else part(known)
+        lines[name] = RecallLine(part(curve.mean), std, part(curve.first))
+    perfect = None if found.oracle is None else part(found.oracle.curve)
+    return RecallPanel(title, shares.tolist(), lines, part(found.ceiling.curve), perfect)
+
+
+def distinct_shares(members: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """Where the curve keeps another number of records than before, and these as shares: few of few members."""
+    kept = np.maximum(1, np.floor(np.array(CURVE) * members * (1.0 + 1e-12)))
+    numbers, where = np.unique(kept, return_index=True)
+    return where, numbers / members
+
+
+def _recall(result: Result, path: Path) -> list[Path]:
+    contents = [recall_panel(result, name, ATTACK_NAMES[name], (*DRAWN, NETWORK)) for name in result.attacks]
+    return recall_curves(contents, path, columns=3)
+
+
+def _recall_of_all(results: Sequence[Result], path: Path) -> list[Path]:
+    return recall_curves([recall_panel(result, "lira", result.title) for result in results], path, "LiRA")
+
+
+def _scatter(result: Result, path: Path) -> list[Path]:
+    first = result.first_target
+    assert first is not None  # drawn only where it is there
+    rate = ("LiRA's success rate", first.lira_success_rate)
+    x, y = (("loss", first.scores["loss"]), ("influence", first.scores["influence"]))
+    return log_scatter(x, y, rate, result.title, path)
+
+
+def _images(result: Result, path: Path) -> list[Path]:
+    rows = {
+        f"{end} {name}": [
+            (record.image, f"class {record.target:.0f}\n{100 * record.lira_success_rate:.1f} %")
+            for record in result.shown[f"{end} {name}"]
+            if record.image is not None
+        ]
+        for end in ENDS
+        for name in RANKINGS
+    }
+    return image_rows(rows, f"{result.title}: class and LiRA's success rate", path)
+
+
+def has_images(result: Result) -> bool:
+    return any(record.image is not None for records in result.shown.values() for record in records)
+
+
+RECALL: Figure[Result] = Figure("recall", f"Recall of each attack's top k among a score's top k. {_CURVES}", _recall)
+RECALL_OF_ALL: Figure[Sequence[Result]] = Figure(
+    "recall-lira", f"Recall of LiRA's top k among a score's top k (Figure 2 of the paper). {_CURVES}", _recall_of_all
+)
+SCATTER: Figure[Result] = Figure(
+    "scatter",
+    "Loss against influence of the first target's members, log-log, coloured by LiRA's success rate (Figure 8 of the "
+    "paper). What is too small for the axes lies on their edge.",
+    _scatter,
+    lambda result: result.first_target is not None,
+)
+IMAGES: Figure[Result] = Figure(
+    "images",
+    "The most and the least exposed images among the first target's members, by influence and by newton (Figure 7 of "
+    "the paper).",
+    _images,
+    has_images,
+)

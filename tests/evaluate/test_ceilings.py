@@ -108,7 +108,7 @@ def test_a_record_too_few_models_have_is_undecided_in_that_half():
 
 
 def test_halves_are_attacked_as_the_whole_is():
-    """With 30 models LiRA has a variance per record, with 15 one for all; "auto" does not choose anew for the halves."""
+    """With 30 models LiRA has a variance per record, with 15 one for all; "auto" does not choose anew for halves."""
     signal, membership, _ = study(30, 2.0)
     assert attacks.lira_variance(30) == "per_sample"
     assert attacks.lira_variance(15) == "fixed"

@@ -38,9 +38,22 @@ _PREFERENCE = ("leave_one_out", "newton", "influence", "loss")
 class Audit:
     """Every training record with its scores, and what is known of the model.
 
-    table     a row per record: ``id``, ``target``, a column for each score, ``flagged`` (leverage 1: fully exposed)
-    metadata  version, date, model, head, sizes, ridge, rank, stationarity, …
-    notes     what to know before trusting the numbers, a sentence each
+    Attributes
+    ----------
+    table : pandas.DataFrame
+        A row per record: ``id``, ``target``, a column for each score, ``flagged`` (leverage 1: fully exposed).
+    metadata : dict
+        Version, date, model, head, sizes, ridge, rank, stationarity, …
+    notes : tuple of str
+        What to know before trusting the numbers, a sentence each.
+
+    Examples
+    --------
+    >>> import noshadow
+    >>> x = [[0.0], [1.0], [2.0], [3.0]]
+    >>> layer = noshadow.LastLayer(x, [0.0, 1.0, 2.0, 3.0], [0.1, 0.9, 1.9, 3.1], head="squared")
+    >>> sorted(noshadow.audit(layer).top(2)["id"])
+    [0, 3]
     """
 
     table: pd.DataFrame
@@ -53,7 +66,18 @@ class Audit:
         return str(self.metadata["ranked_by"])
 
     def top(self, share: float | int = 0.01) -> pd.DataFrame:
-        """The most exposed records, most exposed first: a share (0.01: one in a hundred, at least one) or a count."""
+        """The most exposed records, most exposed first.
+
+        Parameters
+        ----------
+        share : float or int
+            A share (0.01: one in a hundred, at least one) or a count.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Rows of ``table``, flagged records first.
+        """
         n = len(self.table)
         if isinstance(share, (bool, np.bool_)) or not 0 < share <= max(n, 1):
             raise InputError(f"top: expected a share between 0 and 1 or a number of records, got {share!r}")
@@ -64,7 +88,18 @@ class Audit:
         return cast(pd.DataFrame, order.head(count))
 
     def save(self, path: str | Path) -> Path:
-        """Write the table: .parquet with the metadata in its schema, or .csv with them beside it in .csv.json."""
+        """Write the table: .parquet with the metadata in its schema, or .csv with them beside it in .csv.json.
+
+        Parameters
+        ----------
+        path : str or Path
+            A file that ends in .parquet or .csv. It is written whole or not at all, for its owner alone.
+
+        Returns
+        -------
+        Path
+            The file.
+        """
         return save_table(self.table, {**self.metadata, "notes": list(self.notes)}, path)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -129,28 +164,74 @@ def audit(
 ) -> Audit:
     """Score every training record of a trained model.
 
-    model            torch Module, fitted scikit-learn estimator or Pipeline, or a LastLayer (then without data)
-    data             its training data: a torch Dataset or DataLoader, or (X, y)
-    ids              a name for each record; None: the index of X where it is a frame with one, else 0, 1, …
-    head             "squared", "logistic" or "softmax"; None: read off the model and the targets, or asked for where
-                     they leave a choice; several logistic outputs are independent labels
-    ridge            Λ of Σ loss + Λ/2 ‖θ‖²; None: read off the estimator, or from weight_decay
-    weight_decay     torch optimizers' λ on a mean loss
-    optimizer        "sgd", "adam", …, or the torch optimizer itself, whose weight decay is read: Λ = nλ for SGD, 0 for
-                     Adam and its kin, which minimise no such objective
-    loss             the loss that the model was trained with: "mse", "bce_with_logits", "cross_entropy", "log_loss", or
-                     a torch criterion, whose weights and label smoothing are read; says the head too
-    sample_weight    (n,) a weight per record that its loss was multiplied by, in the data's order
-    class_weight     a weight per class, likewise; or a mapping from class to weight
-    label_smoothing  ε of a softmax trained on (1 − ε)·e_y + ε/m
-    layer, output    which linear layer, which of several outputs of a torch module to audit
-    scores           names of scores; None: all that apply
-    trace            what training remembers of each record: a ``Trace``, or losses (epochs, n) after each epoch, for
-                     ``mean_trace`` and ``trace_iqr``
-    full_step        score the heads that one more Newton step would give (see ``noshadow.score``)
-    batch_size       records in a forward pass of a torch module
-    memory           working memory in GiB
-    progress         a bar or none, or a function that is told; None: a bar where stderr is a terminal
+    Parameters
+    ----------
+    model : torch.nn.Module, scikit-learn estimator or LastLayer
+        A fitted model; a Pipeline or a search will do. A LastLayer comes without data.
+    data : Dataset, DataLoader or (X, y)
+        Its n training records.
+    ids : sequence (n,), optional
+        A name for each record; None: the index of X where it is a frame with one, else 0, 1, …
+    head : "squared", "logistic" or "softmax", optional
+        None: read off the model and the targets, or asked for where they leave a choice; several logistic outputs are
+        independent labels.
+    ridge : float, optional
+        Λ of Σ loss + Λ/2 ‖θ‖²; None: read off the estimator, or from weight_decay.
+    weight_decay : float, optional
+        torch optimizers' λ on a mean loss.
+    optimizer : str or torch.optim.Optimizer, optional
+        "sgd", "adam", …, or the optimizer itself, whose weight decay is read: Λ = nλ for SGD, 0 for Adam and its kin,
+        which minimise no such objective.
+    loss : str or torch criterion, optional
+        The loss that the model was trained with: "mse", "bce_with_logits", "cross_entropy", "log_loss", or a torch
+        criterion, whose weights and label smoothing are read; says the head too.
+    sample_weight : array (n,), optional
+        A weight per record that its loss was multiplied by, in the data's order.
+    class_weight : array or mapping, optional
+        A weight per class, likewise; or a mapping from class to weight.
+    label_smoothing : float, optional
+        ε of a softmax trained on (1 − ε)·e_y + ε/m.
+    layer, output : str or int, optional
+        Which linear layer, which of several outputs of a torch module to audit.
+    scores : sequence of str, optional
+        Names of scores; None: all that apply.
+    trace : Trace or array (epochs, n), optional
+        What training remembers of each record: a ``Trace``, or its loss after each epoch.
+    full_step : bool
+        Score the heads that one more Newton step would give (see ``noshadow.score``).
+    batch_size : int
+        Records in a forward pass of a torch module.
+    memory : float
+        Working memory in GiB.
+    progress : Progress, optional
+        A bar or none, or a function that is told; None: a bar where stderr is a terminal.
+
+    Returns
+    -------
+    Audit
+
+    Raises
+    ------
+    InputError
+        A model that no front door knows, data that do not fit it, an objective that contradicts it; what is asked for
+        where the model leaves a choice.
+
+    Warns
+    -----
+    NoshadowWarning
+        What to know before trusting the numbers; ``Audit.notes`` has the same.
+
+    Examples
+    --------
+    >>> import noshadow
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.linear_model import Ridge
+    >>> x, y = load_diabetes(return_X_y=True)
+    >>> audit = noshadow.audit(Ridge(alpha=0.1).fit(x, y), (x, y))
+    >>> audit
+    Audit(442 records, squared head, ranked by 'leave_one_out')
+    >>> len(audit.top(0.01))
+    4
     """
     objective = Objective(
         head, loss, ridge, weight_decay, sample_weight, class_weight, label_smoothing, optimizer=optimizer

@@ -25,29 +25,66 @@ __all__ = ["LastLayer", "read_class_weight"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LastLayer:
-    """The last, linear layer of a trained model, seen through its training records.
+    r"""The last, linear layer of a trained model, seen through its n training records.
 
-    features         (n, p) inputs of the layer, without the constant column; any float dtype, kept as given
-    outputs          (n, m) predictions (squared) or logits (softmax: one per class; logistic: one, or one per label)
-    targets          softmax: classes 0 … m−1 (n,), or one-hot (n, m); logistic: 0/1 (n,), or (n, m) for m labels;
-                     squared: values (n,) or (n, m)
-    head             "squared", "logistic" or "softmax"; several logistic outputs are independent labels
-    ridge            Λ of the training objective  Σᵢ wᵢ ℓᵢ + Λ/2 ‖θ‖²
-    bias             the layer has a bias: a constant column is appended to the features
-    penalize_bias    the ridge covers the bias too
-    coefficients     (n_columns, m) the layer's own parameters, one column per output, the bias last, where they are at
-                     hand: outputs = design · coefficients. None: worked out from the outputs where they are needed
-    sample_weight    (n,) wᵢ ≥ 0 that the loss of each record was multiplied by; 0: it took no part. None: all 1
-    class_weight     a weight per class: (m,) for softmax, (2,) for one logistic output, (m, 2) for m labels (of 0 and
-                     of 1), or a mapping from class to weight, 1 where it names none
-    label_smoothing  ε of a softmax trained on (1 − ε)·e_y + ε/m. With class weights, as in torch's CrossEntropyLoss
-                     (``noshadow.weights``)
-    notes            what was noticed about the arrays: a sentence each, with the remedy
+    .. math::
 
+        \sum_i w_i\, \ell(z_i, y_i) + \tfrac{\Lambda}{2} \lVert \theta \rVert^2, \qquad z_i = \theta^\top \tilde x_i
+
+    is the objective it was trained on, x̃ᵢ being the features of a record and, with a bias, the constant 1.
+
+    Parameters
+    ----------
+    features : array (n, p)
+        Inputs of the layer, without the constant column; any float dtype, kept as given.
+    outputs : array (n, m)
+        Predictions (squared) or logits (softmax: one per class; logistic: one, or one per label).
+    targets : array (n,) or (n, m)
+        softmax: classes 0 … m−1 (n,), or one-hot (n, m); logistic: 0/1 (n,), or (n, m) for m labels; squared: values
+        (n,) or (n, m).
+    head : "squared", "logistic" or "softmax"
+        Several logistic outputs are independent labels. Squared error is (y − z)², not halved.
+    ridge : float
+        Λ of the objective.
+    bias : bool
+        The layer has a bias: a constant column is appended to the features.
+    penalize_bias : bool
+        The ridge covers the bias too.
+    coefficients : array (n_columns, m), optional
+        The layer's own parameters, one column per output, the bias last, where they are at hand: outputs = design ·
+        coefficients. None: worked out from the outputs where they are needed.
+    sample_weight : array (n,), optional
+        wᵢ ≥ 0 that the loss of each record was multiplied by; 0: it took no part. None: all 1.
+    class_weight : array or mapping, optional
+        A weight per class: (m,) for softmax, (2,) for one logistic output, (m, 2) for m labels (of 0 and of 1), or a
+        mapping from class to weight, 1 where it names none.
+    label_smoothing : float
+        ε of a softmax trained on (1 − ε)·e_y + ε/m. With class weights, as in torch's CrossEntropyLoss
+        (``noshadow.weights``).
+
+    Attributes
+    ----------
+    notes : tuple of str
+        What was noticed about the arrays: a sentence each, with the remedy.
+
+    Raises
+    ------
+    InputError
+        Names the argument, the row and the remedy: shapes that do not fit, values that are not finite, classes that are
+        none.
+
+    Notes
+    -----
     Weights say how a record took part in training. What an attacker sees is its loss without them: ``kind``.
 
-    Arrays may be NumPy, torch (any device, any strides), pandas or nested lists. They are checked here, once:
-    whatever passes can be scored.
+    Arrays may be NumPy, torch (any device, any strides), pandas or nested lists. They are checked here, once: whatever
+    passes can be scored.
+
+    Examples
+    --------
+    >>> import noshadow
+    >>> noshadow.LastLayer([[1.0, 2.0], [3.0, 4.0]], [[0.5, -0.5], [-1.0, 1.0]], [0, 1], ridge=1.0)
+    LastLayer(n=2, p=2, m=2, head='softmax', ridge=1, bias=True, penalize_bias=True)
     """
 
     features: Tensor

@@ -36,16 +36,58 @@ def score(
 ) -> pd.DataFrame:
     """Score every record of a layer: a row per record, a column per score.
 
-    scores     names from ``noshadow.scores.SCORES``; None: all the default ones that apply to the head
-    trace      a ``Trace`` of the same records, in the same order, or their losses (epochs, n) after each epoch of
-               training; adds ``mean_trace`` and ``trace_iqr``
-    curvature  how the Hessian is treated, a name from ``noshadow.curvature.CURVATURES``; "auto": the first that fits
-               into memory
-    full_step  ``newton`` and ``leave_one_out`` of the heads that one more Newton step would give, with the record and
-               without it: their size at convergence, for a head that stopped short of it. An attack sees the head as
-               it is: to rank records, leave it out
-    memory     working memory in GiB
-    progress   a bar or none, or a function that is told; None: a bar where stderr is a terminal (``noshadow.progress``)
+    Parameters
+    ----------
+    layer : LastLayer
+        The last layer of a model, seen through its n training records.
+    scores : sequence of str, optional
+        Names from ``noshadow.scores.SCORES``, each with its formula there; None: all the default ones that apply to the
+        head.
+    trace : Trace or array (epochs, n), optional
+        What training remembers of the same records, in the same order: a ``Trace``, or their losses after each epoch;
+        adds ``mean_trace`` and ``trace_iqr``.
+    curvature : str
+        How the Hessian is treated, a name from ``noshadow.curvature.CURVATURES``; "auto": the first that fits into
+        memory.
+    full_step : bool
+        ``newton`` and ``leave_one_out`` of the heads that one more Newton step would give, with the record and without
+        it: their size at convergence, for a head that stopped short of it. An attack sees the head as it is: to rank
+        records, leave it out.
+    memory : float
+        Working memory in GiB.
+    progress : Progress, optional
+        A bar or none, or a function that is told; None: a bar where stderr is a terminal (``noshadow.progress``).
+
+    Returns
+    -------
+    pandas.DataFrame
+        n rows in the order of the layer; in every column, bigger means more exposed. Losses are in nats, or in squared
+        units of the target for squared error.
+
+    Raises
+    ------
+    InputError
+        Scores that do not apply, a trace of other records, a Hessian that does not fit into memory.
+
+    Warns
+    -----
+    NoshadowWarning
+        What to know before trusting the numbers: a ridge or targets that do not look like those of the training.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import noshadow
+    >>> x = np.array([[0.0], [1.0], [2.0], [10.0]])
+    >>> y = np.array([0.0, 1.2, 1.8, 10.0])
+    >>> slope, offset = np.polyfit(x[:, 0], y, 1)
+    >>> layer = noshadow.LastLayer(x, slope * x + offset, y, head="squared")
+    >>> noshadow.score(layer, ["leverage", "leave_one_out"]).round(3)
+       leverage  leave_one_out
+    0     0.418          0.000
+    1     0.331          0.046
+    2     0.275          0.038
+    3     0.976          0.810
     """
     frame, diagnostics = score_with_diagnostics(
         layer, scores, trace, curvature=curvature, full_step=full_step, memory=memory, progress=progress

@@ -207,3 +207,18 @@ def test_too_few_references_are_named():
     others = np.arange(12) != 5
     alone = attacks.rmia(signal[:, others], membership[:, others], population)
     np.testing.assert_array_equal(result.success_rate[others], alone.success_rate)
+
+
+@pytest.mark.parametrize("variant", ["online", "offline"])
+@pytest.mark.parametrize("depth", [300.0, 400.0, 730.0, 900.0, 1e5])
+def test_a_side_far_below_the_other_keeps_its_digits(variant, depth):
+    """Beside the members' probabilities of 1 those of the others underflow, all of them: no sum of them is left."""
+    rng = np.random.default_rng(0)
+    member = np.arange(8)[:, None] < [3, 4, 5]
+    log_p = np.where(member, 0.0, -depth) - rng.random((8, 3))
+    found = log_average(torch.tensor(log_p), torch.tensor(member), variant == "online", 1.0).numpy()
+    for k, i in np.ndindex(log_p.shape):
+        sides = [log_p[(member[:, i] == side) & (np.arange(8) != k), i] for side in (True, False)]
+        with_it, without = (np.logaddexp.reduce(side) - np.log(len(side)) for side in sides)
+        expected = np.logaddexp(with_it, without) - np.log(2.0) if variant == "online" else without
+        assert found[k, i] == pytest.approx(expected, rel=1e-13)

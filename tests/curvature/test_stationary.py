@@ -246,3 +246,18 @@ def test_the_full_step_takes_a_mislabelled_record_far_on_the_wrong_side():
             got = score(LastLayer(x, outputs, y, head, 0.1), full_step=full_step)
             assert np.isfinite(got.to_numpy()).all()
             assert got["leave_one_out"].idxmax() == 0
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8])
+@pytest.mark.parametrize(("dtype", "most"), [(np.float64, 1e-6), (np.float32, 5e-3), (np.float16, 0.5)])
+def test_rounded_outputs_of_a_converged_ridge_are_no_gradient(size, dtype, most):
+    """Parameters are worked out from the outputs, whose rounding is large beside what a small column adds to them."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 4)) * [1.0, 1.0, 1.0, size]
+    y = x[:, :3] @ [1.0, -2.0, 0.5] + rng.normal(size=200)
+    design = np.c_[x, np.ones(200)]
+    theta = np.linalg.solve(2 * design.T @ design + np.eye(5), 2 * design.T @ y)  # Σ (y − z)² + ½‖θ‖²
+    layer = LastLayer(x, (design @ theta).astype(dtype), y, head="squared", ridge=1.0)
+    found = score_with_diagnostics(layer, ["influence"], progress=False)[1]
+    assert found.stationarity < most
+    assert found.best_ridge == pytest.approx(1.0, rel=0.02)

@@ -83,24 +83,61 @@ def lira(
     constant: Literal["raise", "tie"] = "raise",
     progress: Progress = None,
 ) -> AttackResult:
-    """Attack each of K models with the rest as references.
+    r"""LiRA, the likelihood-ratio attack: each of K models attacked with the rest as references.
 
-    signal      (K, N), or (K, N, A) for A augmented queries per record: their scores are summed, the likelihood
-                ratio of independent queries; where they are correlated it overstates the evidence
-    membership  (K, N) booleans
-    variance    "per_sample": population variance of a record's references on a side (3 models per side or more)
-                "fixed":      one variance per side, pooled over the records, each about its own mean:
-                              Σᵢ Sᵢ / Σᵢ (nᵢ − 1) (2 models per side or more)
-                "auto":       per_sample from 24 models on, fixed below
-    center      "mean" or "median" as μ; the variance is about the mean in both
-    members     whether members' signals are "higher" (logits), "lower" (losses) or "either" (signed residuals).
-                "offline" needs one of the first two; with "either" the tiebreak is |d̂′|
-    constant    records whose signal never varies: "raise", or "tie" to score them on the threshold (0 online)
-    progress    a bar or none, or a function that is told; None: a bar where stderr is a terminal
+    .. math::
 
-    Online scores decide at 0; offline ones where the other models' balanced accuracy is best.
-    ``separation`` is d̂′ of the signal (averaged over queries) and keeps its sign: positive where members'
-    signals are higher.
+        \text{score} = \log \mathcal N(\varphi;\, \mu_{in}, \sigma^2_{in}) - \log \mathcal N(\varphi;\, \mu_{out},
+        \sigma^2_{out})
+
+    for "online"; the module's docstring has the other variants and how all targets are done in one pass. The attack is
+    that of Carlini et al. (2022), https://arxiv.org/abs/2112.03570.
+
+    Parameters
+    ----------
+    signal : array (K, N) or (K, N, A)
+        What ``attacks.signal`` gives. The scores of A augmented queries per record are summed, the likelihood ratio of
+        independent queries; where they are correlated it overstates the evidence.
+    membership : array (K, N) of booleans
+        Whether the record was in the model's training set.
+    variant : "online", "offline" or "offline_two_sided"
+        Whether references with the record are used, and whether a member may differ in either direction.
+    variance : "auto", "per_sample" or "fixed"
+        "per_sample": population variance of a record's references on a side (3 models per side or more); "fixed": one
+        variance per side, pooled over the records, each about its own mean, Σᵢ Sᵢ / Σᵢ (nᵢ − 1) (2 models per side or
+        more); "auto": per_sample from 24 models on, fixed below.
+    center : "mean" or "median"
+        What μ is; the variance is about the mean in both.
+    members : "higher", "lower" or "either"
+        Whether members' signals are higher (logits), lower (losses) or either (signed residuals). "offline" needs one
+        of the first two; with "either" the tiebreak is |d̂′|.
+    constant : "raise" or "tie"
+        Records whose signal never varies: an error, or scored on the threshold (0 online).
+    progress : Progress, optional
+        A bar or none, or a function that is told; None: a bar where stderr is a terminal.
+
+    Returns
+    -------
+    AttackResult
+        Online scores decide at 0; offline ones where the other models' balanced accuracy is best. ``separation`` is d̂′
+        of the signal (averaged over queries) and keeps its sign: positive where members' signals are higher.
+
+    Raises
+    ------
+    InputError
+        Shapes that do not fit, values that are not finite, constant signals, too few models.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from noshadow import attacks
+    >>> rng = np.random.default_rng(0)
+    >>> membership = rng.random((64, 100)) < 0.5
+    >>> result = attacks.lira(rng.normal(size=(64, 100)) + 2 * membership, membership)
+    >>> result.scores.shape, result.success_rate.shape
+    ((64, 100), (100,))
+    >>> round(result.auc, 1)
+    0.9
     """
     require_choice("variant", variant, ("online", "offline", "offline_two_sided"))
     require_choice("variance", variance, ("per_sample", "fixed", "auto"))
@@ -159,7 +196,25 @@ def lira_on_outputs(
 
 
 def lira_variance(n_models: int) -> Literal["per_sample", "fixed"]:
-    """What "auto" chooses with so many models; for a part of a study, pass on what it is for the whole."""
+    """What ``variance="auto"`` of ``lira`` chooses with so many models.
+
+    For a part of a study, pass on what it is for the whole.
+
+    Parameters
+    ----------
+    n_models : int
+        Number of models K.
+
+    Returns
+    -------
+    "per_sample" or "fixed"
+
+    Examples
+    --------
+    >>> from noshadow import attacks
+    >>> attacks.lira_variance(16), attacks.lira_variance(64)
+    ('fixed', 'per_sample')
+    """
     return "per_sample" if n_models >= MANY_MODELS else "fixed"
 
 

@@ -25,8 +25,12 @@ __all__ = ["RocCurve", "auc", "roc", "tpr_at_fpr"]
 class RocCurve:
     """Points of the ROC curve, from (0, 0) to (1, 1), one for each distinct score.
 
-    fpr, tpr    (P,)  fractions of non-members and of members with a score ≥ the threshold
-    thresholds  (P,)  descending, the first is +∞
+    Attributes
+    ----------
+    fpr, tpr : ndarray (P,)
+        Fractions of non-members and of members with a score ≥ the threshold.
+    thresholds : ndarray (P,)
+        Descending, the first is +∞.
     """
 
     fpr: Floats
@@ -57,7 +61,31 @@ class RocCurve:
 
 
 def roc(scores: Any, membership: Any) -> RocCurve:
-    """The ROC curve of scores against membership, equal scores taken together."""
+    """The ROC curve of scores against membership, equal scores taken together.
+
+    Parameters
+    ----------
+    scores : array of any shape
+        Higher: more likely a member.
+    membership : array of booleans, of the same shape
+        The truth.
+
+    Returns
+    -------
+    RocCurve
+
+    Raises
+    ------
+    InputError
+        Shapes that do not fit, values that are not finite, members alone or non-members alone.
+
+    Examples
+    --------
+    >>> from noshadow import attacks
+    >>> curve = attacks.roc([3.0, 2.0, 2.0, 1.0], [True, True, False, False])
+    >>> curve.fpr.tolist(), curve.tpr.tolist()
+    ([0.0, 0.0, 0.5, 1.0], [0.0, 0.5, 1.0, 1.0])
+    """
     score, inside = _flat(scores, membership)
     ordered, order = torch.sort(score, descending=True)
     hits = inside[order].to(torch.int64).cumsum(0)
@@ -72,12 +100,51 @@ def roc(scores: Any, membership: Any) -> RocCurve:
 
 
 def auc(scores: Any, membership: Any) -> float:
-    """Area under the ROC curve, ties counted half."""
+    """Area under the ROC curve, P(member > non-member) + ½ P(equal).
+
+    Parameters
+    ----------
+    scores : array of any shape
+        Higher: more likely a member.
+    membership : array of booleans, of the same shape
+        The truth.
+
+    Returns
+    -------
+    float
+        0.5 is guessing.
+
+    Examples
+    --------
+    >>> from noshadow import attacks
+    >>> attacks.auc([3.0, 2.0, 2.0, 1.0], [True, True, False, False])
+    0.875
+    """
     return roc(scores, membership).auc
 
 
 def tpr_at_fpr(scores: Any, membership: Any, fpr: float = 0.01) -> float:
-    """Largest true positive rate at a false positive rate of at most ``fpr``."""
+    """Largest true positive rate at a false positive rate of at most ``fpr``.
+
+    Parameters
+    ----------
+    scores : array of any shape
+        Higher: more likely a member.
+    membership : array of booleans, of the same shape
+        The truth.
+    fpr : float
+        Between 0 and 1.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> from noshadow import attacks
+    >>> attacks.tpr_at_fpr([3.0, 2.0, 2.0, 1.0], [True, True, False, False], fpr=0.1)
+    0.5
+    """
     return roc(scores, membership).tpr_at_fpr(fpr)
 
 

@@ -57,16 +57,29 @@ MIXED = 0.25, 0.02  # of the clear separations, and of all records: with more th
 class AttackResult:
     """Each of K models attacked in turn, with the others as references.
 
-    attack            the attack and its variant
-    scores            (K, N)  higher: more likely a member
-    membership        (K, N)  the truth
-    thresholds        (K,)    "member" is decided where the score exceeds it
-    decisions         (K, N)  what the success rates count, without the counterpart: 1 member, −1 not, 0 undecided
-    success_rate      (N,)    ½ (true positive rate + true negative rate) of the decisions about the record, ties half
-    separation        (N,)    d̂′ = (μ_in − μ_out)/√((σ²_in + σ²_out)/2) of the attack's statistic
-    separation_error  (N,)    standard error of d̂′
-    direction         the way members move in the statistic: 1 up, −1 down, 0 either way
+    Attributes
+    ----------
+    attack : str
+        The attack and its variant.
+    scores : ndarray (K, N)
+        Higher: more likely a member.
+    membership : ndarray (K, N) of booleans
+        The truth.
+    thresholds : ndarray (K,)
+        "Member" is decided where the score exceeds it.
+    decisions : ndarray (K, N)
+        What the success rates count, without the counterpart: 1 member, −1 not, 0 undecided.
+    success_rate : ndarray (N,)
+        ½ (true positive rate + true negative rate) of the decisions about the record, ties half; 0.5 is guessing.
+    separation : ndarray (N,)
+        d̂′ = (μ_in − μ_out)/√((σ²_in + σ²_out)/2) of the attack's statistic.
+    separation_error : ndarray (N,)
+        Standard error of d̂′.
+    direction : int
+        The way members move in the statistic: 1 up, −1 down, 0 either way.
 
+    Notes
+    -----
     The ROC curve and what follows from it pool all K·N (model, record) pairs.
     """
 
@@ -94,7 +107,17 @@ class AttackResult:
         return self._curve.auc
 
     def tpr_at_fpr(self, fpr: float = 0.01) -> float:
-        """Largest true positive rate at a false positive rate of at most ``fpr``."""
+        """Largest true positive rate at a false positive rate of at most ``fpr``.
+
+        Parameters
+        ----------
+        fpr : float
+            Between 0 and 1.
+
+        Returns
+        -------
+        float
+        """
         return self._curve.tpr_at_fpr(fpr)
 
     @cached_property
@@ -115,7 +138,20 @@ class AttackResult:
         return self.separation * self.direction if self.direction else np.abs(self.separation)
 
     def epsilon_lower_bound(self, confidence: float = 0.95, delta: float = 0.0) -> float:
-        """Lower confidence bound on ε; see :mod:`noshadow.attacks.epsilon` for what it rests on."""
+        """Lower confidence bound on ε; see :mod:`noshadow.attacks.epsilon` for what it rests on.
+
+        Parameters
+        ----------
+        confidence : float
+            Of the bound, between 0 and 1.
+        delta : float
+            δ of (ε, δ)-differential privacy.
+
+        Returns
+        -------
+        float
+            In nats; 0 where nothing can be claimed.
+        """
         return epsilon_lower_bound(self.scores, self.membership, confidence, delta)
 
     @property

@@ -59,20 +59,54 @@ def shokri(
     seed: int = 0,
     progress: Progress = None,
 ) -> AttackResult:
-    """Attack each of K models with classifiers trained on the rest.
+    """Shokri's attack: each of K models attacked with classifiers that are trained on the outputs of the rest.
 
-    outputs     (K, N, m), or (K, N) where there is one output
-    membership  (K, N) booleans
-    targets     (N,) classes, (N,) or (N, q) values
-    classifier  "boosting": histogram gradient boosting, "logistic": logistic regression, standardised
-    rows        shadow rows, (model, record) pairs, that a classifier is trained on, drawn at random
-    folds       None: leave one target out, a classifier per target and class. F: the models are dealt at random
-                into F folds and a fold is attacked by classifiers trained on the models outside it, K/F times
-                faster and with the same guarantee
-    seed        of the draw, the folds and the classifiers
-    progress    a bar or none, or a function that is told; None: a bar where stderr is a terminal
+    The attack is that of Shokri et al. (2017), https://arxiv.org/abs/1610.05820, with a classifier per class.
 
-    Scores are log-odds less those of the rows trained on, so that both sides weigh the same, and decide at 0.
+    Parameters
+    ----------
+    outputs : array (K, N, m), or (K, N) where there is one output
+        Logits or predictions of K models for N records.
+    membership : array (K, N) of booleans
+        Whether the record was in the model's training set.
+    targets : array (N,) or (N, q)
+        Classes, or values for squared error.
+    head : "softmax", "logistic" or "squared"
+        The loss that the models were trained with.
+    classifier : "boosting" or "logistic"
+        Histogram gradient boosting, or logistic regression on standardised features.
+    rows : int
+        Shadow rows, (model, record) pairs, that a classifier is trained on, drawn at random.
+    folds : int, optional
+        None: leave one target out, a classifier per target and class. F: the models are dealt at random into F folds
+        and a fold is attacked by classifiers trained on the models outside it, K/F times faster and with the same
+        guarantee.
+    seed : int
+        Of the draw, the folds and the classifiers.
+    progress : Progress, optional
+        A bar or none, or a function that is told; None: a bar where stderr is a terminal.
+
+    Returns
+    -------
+    AttackResult
+        Scores are log-odds, in nats, less those of the rows trained on, so that both sides weigh the same, and decide
+        at 0.
+
+    Raises
+    ------
+    InputError
+        Shapes that do not fit, values that are not finite, options out of range, too few models.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from noshadow import attacks
+    >>> rng = np.random.default_rng(0)
+    >>> membership = rng.random((16, 60)) < 0.5
+    >>> outputs = rng.normal(size=(16, 60)) + 3 * membership
+    >>> result = attacks.shokri(outputs, membership, np.ones(60), "logistic", "logistic", folds=4)
+    >>> result.auc > 0.9
+    True
     """
     require_choice("classifier", classifier, ("boosting", "logistic"))
     z, y, kind = check_outputs(outputs, targets, head)

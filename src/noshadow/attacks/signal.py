@@ -28,17 +28,47 @@ SQUARABLE = 1e150  # residuals up to here have squares, and sums of squares, tha
 
 @one_thread()
 def signal(outputs: Any, targets: Any, head: str, variant: str | None = None) -> Floats:
-    """The attack signal φ (K, N), or (K, N, A) for A augmented queries per record.
+    r"""The attack signal φ: one number per model and record, from the outputs of K models.
 
-    outputs   (K, N, m) or (K, N, A, m): logits or predictions; (K, N) where there is one (logistic, squared)
-    targets   (N,) classes, or one-hot (N, m); (N,) or (N, q) values for squared error
-    head      "softmax":  φ = z_y − logsumexp of the other logits, never through probabilities
-              "logistic": φ = z for class 1, −z for class 0
-              "squared":  by ``variant``, "loss" ‖y − ŷ‖² (the default), "log_loss" its logarithm,
-                          "signed_residual" y − ŷ (one output only)
+    .. math::
 
-    Logit signals are higher on members, losses lower. A signed residual has no common direction: use it with
-    LiRA online, which learns the direction of every record, and ``members="either"``.
+        \varphi = z_y - \log \sum_{k \ne y} e^{z_k} \quad\text{(softmax)}, \qquad
+        \varphi = \pm z \quad\text{(logistic)}, \qquad
+        \varphi = \lVert y - \hat y \rVert^2 \quad\text{(squared)}
+
+    computed from logits, never through probabilities, which saturate. The softmax signal is the scaled confidence of
+    Carlini et al. (2022), https://arxiv.org/abs/2112.03570.
+
+    Parameters
+    ----------
+    outputs : array (K, N, m) or (K, N, A, m)
+        Logits or predictions of K models for N records, with A augmented queries per record; (K, N) where there is one
+        output (logistic, squared).
+    targets : array (N,), (N, m) or (N, q)
+        Classes, or one-hot rows; values for squared error.
+    head : "softmax", "logistic" or "squared"
+        The loss that the models were trained with.
+    variant : str, optional
+        Squared error: "loss" ‖y − ŷ‖² (the default), "log_loss" its logarithm, "signed_residual" y − ŷ (one output
+        only).
+
+    Returns
+    -------
+    ndarray (K, N) or (K, N, A), float64
+        Logit signals, in nats, are higher on members; losses, in squared units of the target, lower. A signed residual
+        has no common direction: use it with LiRA online, which learns the direction of every record, and
+        ``members="either"``.
+
+    Raises
+    ------
+    InputError
+        Shapes that do not fit, values that are not finite, classes that are none.
+
+    Examples
+    --------
+    >>> from noshadow import attacks
+    >>> attacks.signal([[[2.0, 0.0]], [[-1.0, 1.0]]], [0], "softmax").tolist()
+    [[2.0], [-2.0]]
     """
     z, y, kind = check_outputs(outputs, targets, head)
     choice = next(iter(kind.signals)) if variant is None else variant

@@ -41,20 +41,48 @@ def threshold(
     *,
     feature_norms: Any = None,
 ) -> AttackResult:
-    """Attack each of K models by a threshold learnt from the rest.
+    """Attack each of K models by a threshold on one statistic, learnt from the rest: the baselines.
 
-    outputs        (K, N, m), or (K, N) where there is one output
-    membership     (K, N) booleans
-    targets        (N,) classes, (N,) or (N, q) values
-    statistic      "loss"                  one threshold for all records
-                   "class_loss"            one per class: the score is the class's threshold minus the loss
-                   "entropy"               −Σ p log p of the prediction; classes only
-                   "gradient_norm"         ‖∂loss/∂θ‖ of the last layer, ‖g‖·‖x̃‖: needs ``feature_norms``
-                   "output_gradient_norm"  ‖g‖, g = ∂loss/∂z
-    feature_norms  (K, N) or (N,)  ‖x̃‖, the norm of the last layer's input, the constant 1 of a bias included
+    A low loss is Yeom et al. (2018), https://arxiv.org/abs/1709.01604; a loss low for its class is Song and Mittal
+    (2021), https://arxiv.org/abs/2003.10595. The score is minus the statistic.
 
-    Thresholds are those with the best balanced accuracy over the other K − 1 models, for the decisions without the
-    counterparts. ``separation`` is d̂′ of the score before any threshold.
+    Parameters
+    ----------
+    outputs : array (K, N, m), or (K, N) where there is one output
+        Logits or predictions of K models for N records.
+    membership : array (K, N) of booleans
+        Whether the record was in the model's training set.
+    targets : array (N,) or (N, q)
+        Classes, or values for squared error.
+    head : "softmax", "logistic" or "squared"
+        The loss that the models were trained with.
+    statistic : str
+        "loss": one threshold for all records; "class_loss": one per class, the score being the class's threshold minus
+        the loss; "entropy": −Σ p log p of the prediction, classes only; "gradient_norm": ‖∂loss/∂θ‖ of the last layer,
+        ‖g‖·‖x̃‖, which needs ``feature_norms``; "output_gradient_norm": ‖g‖, g = ∂loss/∂z.
+    feature_norms : array (K, N) or (N,), optional
+        ‖x̃‖, the norm of the last layer's input, the constant 1 of a bias included.
+
+    Returns
+    -------
+    AttackResult
+        Thresholds are those with the best balanced accuracy over the other K − 1 models, for the decisions without the
+        counterparts. ``separation`` is d̂′ of the score before any threshold.
+
+    Raises
+    ------
+    InputError
+        Shapes that do not fit, values that are not finite, a statistic that the head does not have.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from noshadow import attacks
+    >>> rng = np.random.default_rng(0)
+    >>> membership = rng.random((16, 60)) < 0.5
+    >>> outputs = rng.normal(size=(16, 60)) * np.where(membership, 0.2, 1.0)
+    >>> attacks.threshold(outputs, membership, np.zeros(60), "squared").auc > 0.8
+    True
     """
     require_choice("statistic", statistic, get_args(Statistic))
     z, y, kind = check_outputs(outputs, targets, head)

@@ -69,18 +69,51 @@ def ceiling(
 ) -> Summary:
     """The attack again: what it scores as a predictor of itself, from disjoint halves of the models.
 
-    attack    called with the indices of some of the models, runs on them alone and returns its result:
-              ``lambda models: attacks.lira(signal[models], membership[models], variance=rule)``
-              with ``rule = attacks.lira_variance(n_models)``, that of all the models, for the halves too
-    members   (T, N) booleans: averaged over the members of each target; None: over all records
-    splits    random halvings; each half predicts the other, and the two are averaged
-    progress  a bar or none, or a function that is told; None: a bar where stderr is a terminal
+    Parameters
+    ----------
+    attack : callable
+        Called with the indices of some of the models, runs on them alone and returns its result:
+        ``lambda models: attacks.lira(signal[models], membership[models], variance=rule)`` with
+        ``rule = attacks.lira_variance(n_models)``, that of all the models, for the halves too.
+    n_models : int
+        Number of models K, 8 or more.
+    metric : callable
+        ``metric(score, truth, **options)``, such as ``recall``.
+    members : array (T, N) of booleans, optional
+        Averaged over the members of each target; None: over all records.
+    splits : int
+        Random halvings; each half predicts the other, and the two are averaged.
+    seed : int
+        Of the halvings.
+    progress : Progress, optional
+        A bar or none, or a function that is told; None: a bar where stderr is a terminal.
+    **options
+        For the metric.
 
+    Returns
+    -------
+    Summary
+        A value per halving.
+
+    Notes
+    -----
     A predictor that reaches it is as good as running the attack again. Both halves are noisy and hold half the models:
     a predictor without noise, or a truth from all the models, can do better; see ``oracle_ceiling``.
 
-    A record that too few models of a half have, or lack, is undecided there, as the attack leaves it: success rate
-    ½, separation 0. So few models say nothing of it, and the number should say so.
+    A record that too few models of a half have, or lack, is undecided there, as the attack leaves it: success rate ½,
+    separation 0. So few models say nothing of it, and the number should say so.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from noshadow import attacks, evaluate
+    >>> rng = np.random.default_rng(0)
+    >>> membership = rng.random((32, 200)) < 0.5
+    >>> signal = rng.normal(size=(32, 200)) + np.linspace(0, 3, 200) * membership
+    >>> run = lambda models: attacks.lira(signal[models], membership[models], variance="fixed")
+    >>> again = evaluate.ceiling(run, 32, splits=2, top=0.1, keep=0.2)
+    >>> len(again.values), 0 <= again.mean <= 1
+    (2, True)
     """
     _require_same_attack(attack, n_models)
     return over_predictions(metric, halves(attack, n_models, splits, seed, progress), members, **options)
@@ -89,7 +122,18 @@ def ceiling(
 def halves(
     attack: Callable[[Models], Measured], n_models: int, splits: int = 10, seed: int = 0, progress: Progress = None
 ) -> list[tuple[Prediction, Prediction]]:
-    """For each random halving of the models: the first half's result predicting the second's, and the reverse."""
+    """For each random halving of the models: the first half's result predicting the second's, and the reverse.
+
+    Parameters
+    ----------
+    attack, n_models, splits, seed, progress
+        As in ``ceiling``.
+
+    Returns
+    -------
+    list of pairs of Prediction
+        A pair per halving; ``over_predictions`` makes a metric of them.
+    """
     if n_models < 8:
         raise InputError(f"n_models: {n_models}; two halves of at least 4 models are needed")
     if splits < 1:
@@ -120,19 +164,52 @@ def oracle_ceiling(
 ) -> Summary:
     """A perfect score: what one that knows how exposed each record is would reach against so noisy a truth.
 
-    attack      called with signals (K, N) and membership (K, N), returns its result:
-                ``lambda signal, membership: attacks.lira(signal, membership, variance=rule)``
-    signal      (K, N), or (K, N, q): what the models say of each record, about normal on both sides. For squared error
-                that is the prediction, not its loss; then ``attack`` computes the loss
-    membership  (K, N) booleans
-    members     (T, N) booleans: averaged over the members of each target; None: over all records
-    draws       how many studies are simulated; None: 100,000 records in all, in 3 studies at least and 20 at most
-    progress    a bar or none, or a function that is told; None: a bar where stderr is a terminal
+    Parameters
+    ----------
+    attack : callable
+        Called with signals (K, N) and membership (K, N), returns its result:
+        ``lambda signal, membership: attacks.lira(signal, membership, variance=rule)``.
+    signal : array (K, N) or (K, N, q)
+        What the models say of each record, about normal on both sides. For squared error that is the prediction, not
+        its loss; then ``attack`` computes the loss.
+    membership : array (K, N) of booleans
+        Whether the record was in the model's training set.
+    metric : callable
+        ``metric(score, truth, **options)``, such as ``recall``.
+    members : array (T, N) of booleans, optional
+        Averaged over the members of each target; None: over all records.
+    draws : int, optional
+        How many studies are simulated; None: 100,000 records in all, in 3 studies at least and 20 at most.
+    seed : int
+        Of the simulations.
+    progress : Progress, optional
+        A bar or none, or a function that is told; None: a bar where stderr is a terminal.
+    **options
+        For the metric.
 
+    Returns
+    -------
+    Summary
+        A value per simulated study.
+
+    Notes
+    -----
     A parametric bootstrap. How exposed each record truly is remains unknown, but not how much records differ: laws are
     drawn for them that differ as those of the study do (``noshadow.evaluate.replica``), and a study of as many models
     is simulated from them and attacked. The perfect score is the attack's verdict on the laws themselves. No score of
     the records does better, up to noise, as far as signals are normal and independent from model to model.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from noshadow import attacks, evaluate
+    >>> rng = np.random.default_rng(0)
+    >>> membership = rng.random((32, 200)) < 0.5
+    >>> signal = rng.normal(size=(32, 200)) + np.linspace(0, 3, 200) * membership
+    >>> run = lambda signal, membership: attacks.lira(signal, membership, variance="fixed")
+    >>> perfect = evaluate.oracle_ceiling(run, signal, membership, draws=2, top=0.1, keep=0.2)
+    >>> 0.5 < perfect.mean <= 1
+    True
     """
     return over_predictions(metric, oracle(attack, signal, membership, draws, seed, progress), members, **options)
 
@@ -145,7 +222,18 @@ def oracle(
     seed: int = 0,
     progress: Progress = None,
 ) -> list[tuple[Prediction]]:
-    """For each simulated study: the attack on the records' laws predicting the attack on the study."""
+    """For each simulated study: the attack on the records' laws predicting the attack on the study.
+
+    Parameters
+    ----------
+    attack, signal, membership, draws, seed, progress
+        As in ``oracle_ceiling``.
+
+    Returns
+    -------
+    list of one-tuples of Prediction
+        One per simulated study; ``over_predictions`` makes a metric of them.
+    """
     x, inside = np.asarray(signal, dtype=np.float64), np.asarray(membership).astype(bool)
     if inside.ndim != 2 or x.shape[:2] != inside.shape or x.ndim > 3 or 0 in x.shape:
         raise InputError(
@@ -182,7 +270,24 @@ def enough_draws(n_records: int) -> int:
 def over_predictions(
     metric: Metric, predictions: Sequence[Sequence[Prediction]], members: Any = None, **options: Any
 ) -> Summary:
-    """``metric`` of the predictions of each halving or draw, averaged over them and over the members of each target."""
+    """``metric`` of the predictions of each halving or draw, averaged over them and over the members of each target.
+
+    Parameters
+    ----------
+    metric : callable
+        ``metric(score, truth, **options)``.
+    predictions : sequence of sequences of Prediction
+        What ``halves`` and ``oracle`` give.
+    members : array (T, N) of booleans, optional
+        Averaged over the members of each target; None: over all records.
+    **options
+        For the metric.
+
+    Returns
+    -------
+    Summary
+        A value per halving or draw.
+    """
     values = []
     for together in predictions:
         n_records = len(together[0].truth)

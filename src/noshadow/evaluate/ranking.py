@@ -22,9 +22,37 @@ Floats = npt.NDArray[np.float64]
 
 
 def recall(score: Any, truth: Any, top: float = 0.01, keep: float = 0.05, tiebreak: Any = None) -> float:
-    """Fraction of the ``top`` share of records by truth that lies in the ``keep`` share by score; (n,) each.
+    """Share of the records that an attack exposes most which a score ranks highest.
 
-    Shares are rounded down to whole records, at least one: 1 % of 307 records is 3.
+    Parameters
+    ----------
+    score : array (n,)
+        Predicted risk, higher is riskier.
+    truth : array (n,)
+        What an attack measured, such as its success rate per record.
+    top, keep : float
+        The ``top`` share of records by truth is sought in the ``keep`` share by score. Shares are rounded down to whole
+        records, at least one: 1 % of 307 records is 3.
+    tiebreak : array (n,), optional
+        Orders records of equal truth, such as ``AttackResult.tiebreak``.
+
+    Returns
+    -------
+    float
+        From 0 to 1; a random order reaches ``keep``.
+
+    Raises
+    ------
+    InputError
+        Shapes that do not fit, values that are NaN, shares that are none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from noshadow import evaluate
+    >>> truth = np.arange(100.0)
+    >>> evaluate.recall(truth, truth), evaluate.recall(-truth, truth)
+    (1.0, 0.0)
     """
     values, target = _pair(score, truth, tiebreak)
     wanted = _top(target, share_size(top, len(target), "top"))
@@ -33,7 +61,31 @@ def recall(score: Any, truth: Any, top: float = 0.01, keep: float = 0.05, tiebre
 
 
 def precision_at_k(score: Any, truth: Any, k: int | float, top: float = 0.01, tiebreak: Any = None) -> float:
-    """Fraction of the k highest scores (number or share) that lie in the ``top`` share by truth."""
+    """Share of the k highest scores that are among the records an attack exposes most.
+
+    Parameters
+    ----------
+    score, truth : array (n,)
+        Predicted risk, and what an attack measured.
+    k : int or float
+        A number of records, or a share of them.
+    top : float
+        Share of the records, by truth, that count.
+    tiebreak : array (n,), optional
+        Orders records of equal truth.
+
+    Returns
+    -------
+    float
+        From 0 to 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from noshadow import evaluate
+    >>> evaluate.precision_at_k(np.arange(100.0), np.arange(100.0), 4, top=0.02)
+    0.5
+    """
     values, target = _pair(score, truth, tiebreak)
     n = len(values)
     if isinstance(k, (int, np.integer)) and not 1 <= k <= n:
@@ -43,7 +95,26 @@ def precision_at_k(score: Any, truth: Any, k: int | float, top: float = 0.01, ti
 
 
 def spearman(score: Any, truth: Any, tiebreak: Any = None) -> float:
-    """Spearman's rank correlation, equal values sharing their mean rank."""
+    """Spearman's rank correlation, equal values sharing their mean rank.
+
+    Parameters
+    ----------
+    score, truth : array (n,)
+        Predicted risk, and what an attack measured.
+    tiebreak : array (n,), optional
+        Orders records of equal truth.
+
+    Returns
+    -------
+    float
+        From −1 to 1.
+
+    Examples
+    --------
+    >>> from noshadow import evaluate
+    >>> round(evaluate.spearman([1.0, 2.0, 3.0], [10.0, 30.0, 20.0]), 3)
+    0.5
+    """
     values, target = _pair(score, truth, tiebreak)
     a, b = (stats.rankdata(v) - (len(v) + 1) / 2.0 for v in (values, target))
     norm = float(np.sqrt((a @ a) * (b @ b)))
@@ -53,10 +124,34 @@ def spearman(score: Any, truth: Any, tiebreak: Any = None) -> float:
 
 
 def ndcg(score: Any, truth: Any, k: int | None = None, baseline: float = 0.0) -> float:
-    """Σ_{r ≤ k} gain of the r-th record by score / log₂(1 + r), over its largest possible value.
+    r"""Normalised discounted cumulative gain: how early the records that matter come.
 
-    gain = max(truth − baseline, 0): with success rates ``baseline=0.5`` counts what is above guessing.
-    Records of equal score share their mean gain.
+    .. math::
+
+        \sum_{r \le k} \frac{g_r}{\log_2(1 + r)}
+
+    over its largest possible value, the gain of the r-th record by score being max(truth − baseline, 0). Records of
+    equal score share their mean gain.
+
+    Parameters
+    ----------
+    score, truth : array (n,)
+        Predicted risk, and what an attack measured.
+    k : int, optional
+        How many records count; None: all.
+    baseline : float
+        With success rates 0.5 counts what is above guessing.
+
+    Returns
+    -------
+    float
+        From 0 to 1.
+
+    Examples
+    --------
+    >>> from noshadow import evaluate
+    >>> evaluate.ndcg([3.0, 2.0, 1.0], [0.9, 0.7, 0.5], baseline=0.5)
+    1.0
     """
     values, target = _pair(score, truth, None)
     gain = np.maximum(target - baseline, 0.0)
@@ -81,7 +176,26 @@ def share_size(share: float, n: int, name: str = "share") -> int:
 
 
 def ordering(value: Any, tiebreak: Any = None) -> Floats:
-    """One number per record, (n,): its order by value, then by tiebreak; equal in both stays equal."""
+    """One number per record: its order by value, then by tiebreak; equal in both stays equal.
+
+    Parameters
+    ----------
+    value : array (n,)
+        What records are ordered by.
+    tiebreak : array (n,), optional
+        What records of equal value are ordered by.
+
+    Returns
+    -------
+    ndarray (n,)
+
+    Examples
+    --------
+    >>> from noshadow import evaluate
+    >>> order = evaluate.ordering([1.0, 1.0, 0.0], [0.0, 5.0, 9.0])
+    >>> bool(order[2] < order[0] < order[1])
+    True
+    """
     first = _vector(value, "value")
     if tiebreak is None:
         return first

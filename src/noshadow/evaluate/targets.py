@@ -19,7 +19,22 @@ Metric = Callable[..., float]
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """A metric over targets or splits: values, mean and sample standard deviation (NaN for one)."""
+    """A metric over targets or splits.
+
+    Attributes
+    ----------
+    values : ndarray (T,)
+        A value per target, split or draw.
+    mean, std : float
+        Their mean and sample standard deviation (NaN for one).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from noshadow import evaluate
+    >>> print(evaluate.Summary(np.array([0.4, 0.6])))
+    0.5000 ± 0.1414
+    """
 
     values: Floats
 
@@ -37,7 +52,17 @@ class Summary:
 
 @dataclass(frozen=True)
 class Comparison:
-    """metric(first) − metric(second) with a bootstrap interval; p_value is two-sided for "no difference"."""
+    """How far apart two scores are, and whether that is luck.
+
+    Attributes
+    ----------
+    difference : float
+        metric(first) − metric(second).
+    low, high : float
+        Its bootstrap interval.
+    p_value : float
+        Two-sided, for "no difference".
+    """
 
     difference: float
     low: float
@@ -48,7 +73,37 @@ class Comparison:
 def over_targets(
     metric: Metric, scores: Any, truth: Any, members: Any, *, tiebreak: Any = None, **options: Any
 ) -> Summary:
-    """``metric`` over the members of each target: scores and members (T, N), truth and tiebreak (N,) or (T, N)."""
+    """A metric over the members of each target.
+
+    Parameters
+    ----------
+    metric : callable
+        ``metric(score, truth, **options)``, such as ``recall``.
+    scores : array (T, N)
+        A row per target model.
+    truth : array (N,) or (T, N)
+        What an attack measured.
+    members : array (T, N) of booleans
+        Which records each target was trained on: the ranking is over those.
+    tiebreak : array (N,) or (T, N), optional
+        Orders records of equal truth.
+    **options
+        For the metric.
+
+    Returns
+    -------
+    Summary
+        A value per target.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from noshadow import evaluate
+    >>> truth = np.arange(10.0)
+    >>> found = evaluate.over_targets(evaluate.spearman, [truth, -truth], truth, np.ones((2, 10), bool))
+    >>> found.values.round(6).tolist()
+    [1.0, -1.0]
+    """
     score, inside, target, breaks = _targets(scores, members, truth, tiebreak)
     values = []
     for row, mask in enumerate(inside):
@@ -73,10 +128,41 @@ def paired_bootstrap(
 ) -> Comparison:
     """Whether two scores differ: metric(first) − metric(second), both on the same resamples.
 
-    first, second    (n,) of one target, or (T, N) with ``members`` (T, N), the mean over targets being compared
-    truth, tiebreak  (N,), or (T, N) where each target has its own
-    unit             "records": resample records, the same for both scores and all targets
-                     "targets": resample targets, whose metrics are computed once
+    Parameters
+    ----------
+    metric : callable
+        ``metric(score, truth, **options)``, such as ``recall``.
+    first, second : array (n,) or (T, N)
+        Scores of one target, or of T with ``members``, the mean over targets being compared.
+    truth, tiebreak : array (N,), or (T, N) where each target has its own
+        What an attack measured, and what orders its ties.
+    members : array (T, N) of booleans, optional
+        Which records each target was trained on.
+    unit : "records" or "targets"
+        Resample records, the same for both scores and all targets; or targets, whose metrics are computed once.
+    draws : int
+        Number of resamples.
+    confidence : float
+        Of the interval.
+    seed : int
+        Of the resamples.
+    **options
+        For the metric.
+
+    Returns
+    -------
+    Comparison
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from noshadow import evaluate
+    >>> rng = np.random.default_rng(0)
+    >>> truth = rng.normal(size=300)
+    >>> good, poor = truth + 0.3 * rng.normal(size=300), truth + 3 * rng.normal(size=300)
+    >>> found = evaluate.paired_bootstrap(evaluate.spearman, good, poor, truth, draws=100)
+    >>> found.low > 0.3
+    True
     """
     if unit not in ("records", "targets"):
         raise InputError(f"unit: {unit!r} is not one of 'records', 'targets'")

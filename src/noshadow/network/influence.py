@@ -70,24 +70,71 @@ def network_influence(
     seed: int = 0,
     progress: Progress = None,
 ) -> NetworkInfluence:
-    """The influence ∇ℓᵀ(H + δI)⁻¹∇ℓ of training records over all trainable parameters of a network in eval mode.
+    r"""The influence of training records over all trainable parameters of a network in eval mode.
 
-    inputs           (n, ...) all training records, given to the model as one tensor
-    targets          classes (n,), or values (n,) or (n, q) for "squared"
-    head             the loss on the model's raw outputs: "softmax", "logistic" or "squared" (‖y − z‖², not halved)
-    weight_decay     λ of λ/2‖θ‖² beside the mean loss
-    damping          δ; 10 is the paper's
-    tolerance        of the relative residual
-    hessian_records  the Hessian's mean is over this many records, drawn at random once: an estimate, whose cost is in
-                     proportion; None: all of them, the exact Hessian
-    subspace         most directions of the basis that the records share; 0: each record is solved on its own, by plain
-                     conjugate gradients; None: as many as pay
-    batch            records whose systems are solved at a time; memory is 4 batch + 64 + subspace networks
-    rows             records to score, as indices or a mask; None: all
-    seed             of the random choices: the Hessian's records, the basis and its probes
-    progress         a bar or none, or a function that is told; None: a bar where stderr is a terminal
+    .. math::
 
-    The model is used in its own precision (float32 will do for a tolerance of 1e-2) and left as it was.
+        \nabla \ell_i^\top (H + \delta I)^{-1} \nabla \ell_i
+
+    with the Hessian H of the mean objective; the package's docstring has the normalisation and how the systems are
+    solved.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Used in its own precision (float32 will do for a tolerance of 1e-2) and left as it was.
+    inputs : array (n, ...)
+        All training records, given to the model as one tensor.
+    targets : array (n,) or (n, q)
+        Classes, or values for "squared".
+    head : "softmax", "logistic" or "squared"
+        The loss on the model's raw outputs; squared error is ‖y − z‖², not halved.
+    weight_decay : float
+        λ of λ/2‖θ‖² beside the mean loss.
+    damping : float
+        δ; 10 is the paper's.
+    tolerance : float
+        Of the relative residual.
+    max_iterations : int
+        Steps of conjugate gradients at most.
+    hessian_records : int, optional
+        The Hessian's mean is over this many records, drawn at random once: an estimate, whose cost is in proportion;
+        None: all of them, the exact Hessian.
+    subspace : int, optional
+        Most directions of the basis that the records share; 0: each record is solved on its own, by plain conjugate
+        gradients; None: as many as pay.
+    batch : int
+        Records whose systems are solved at a time; memory is 4 batch + 64 + subspace networks.
+    rows : array of indices or (n,) booleans, optional
+        Records to score; None: all.
+    seed : int
+        Of the random choices: the Hessian's records, the basis and its probes.
+    progress : Progress, optional
+        A bar or none, or a function that is told; None: a bar where stderr is a terminal.
+
+    Returns
+    -------
+    NetworkInfluence
+        Scores are in units of the loss; times n they are those of the sum of the losses.
+
+    Raises
+    ------
+    InputError
+        Options out of range, records that the model does not take, a tolerance beyond its precision.
+
+    Warns
+    -----
+    NoshadowWarning
+        Records that met negative curvature, or whose systems are not solved to the tolerance.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from noshadow import network
+    >>> x, y = torch.randn(20, 3), torch.randint(2, (20,))
+    >>> result = network.network_influence(torch.nn.Linear(3, 2), x, y, progress=False)
+    >>> result.scores.shape, bool((result.scores > 0).all()), result.unconverged
+    ((20,), True, ())
     """
     begin = time.perf_counter()
     for name, value in {"weight_decay": weight_decay, "damping": damping}.items():

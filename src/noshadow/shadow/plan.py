@@ -56,8 +56,15 @@ class ModelKey:
 class Plan:
     """The splits and seeds of every model that a study may ever have.
 
-    ``members(key)`` are the sorted row numbers that a model trains on, ``seed_of(key)`` is the 32-bit seed of
-    its training; both are pure functions of (seed, key).
+    ``members(key)`` are the sorted row numbers that a model trains on, ``seed_of(key)`` is the 32-bit seed of its
+    training; both are pure functions of (seed, key).
+
+    Examples
+    --------
+    >>> from noshadow import shadow
+    >>> plan = shadow.Plan(n_samples=10, seed=0)
+    >>> len(plan.members(shadow.ModelKey("shadow", 0)))
+    5
     """
 
     n_samples: int

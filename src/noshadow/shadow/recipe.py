@@ -34,11 +34,26 @@ SCHEDULES: dict[str, Schedule] = {
 class Recipe:
     """How a model is trained.
 
-    optimizer    "adam", "adamw", "sgd" or a function parameters -> torch optimiser
-    schedule     "constant", "linear", "cosine" or a function that gives the factor of the learning rate
-                 when a fraction (0 … 1) of training is done
-    augment      a function (inputs of a batch, torch.Generator) -> inputs, random by that generator only
-    momentum     of "sgd"
+    Parameters
+    ----------
+    epochs, batch_size : int
+        Passes over the members, and records in a step.
+    optimizer : "adam", "adamw", "sgd" or callable
+        Or a function parameters -> torch optimiser.
+    learning_rate, weight_decay : float
+        Of the optimizer; the decay is λ on a mean loss.
+    momentum : float
+        Of "sgd".
+    schedule : "constant", "linear", "cosine" or callable
+        Or a function that gives the factor of the learning rate when a fraction (0 … 1) of training is done.
+    augment : callable, optional
+        A function (inputs of a batch, torch.Generator) -> inputs, random by that generator only.
+
+    Examples
+    --------
+    >>> from noshadow import shadow
+    >>> shadow.Recipe(epochs=10, batch_size=32, optimizer="sgd", learning_rate=0.1, schedule="cosine").momentum
+    0.0
     """
 
     epochs: int

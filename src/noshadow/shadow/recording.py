@@ -32,7 +32,23 @@ __all__ = ["Recorder", "Recording", "restore"]
 
 @dataclass(frozen=True)
 class Recording:
-    """Which of them a ``TorchTrainer`` keeps: losses and means always, the rest as asked."""
+    """Which of them a ``TorchTrainer`` keeps: losses and means always, the rest as asked.
+
+    Parameters
+    ----------
+    checkpoints : int
+        How many checkpoints' outputs.
+    features : bool
+        The inputs of the last layer.
+    weights : bool
+        The parameters of the network.
+
+    Examples
+    --------
+    >>> from noshadow import shadow
+    >>> shadow.Recording(checkpoints=4).epochs(100)
+    [20, 40, 60, 80]
+    """
 
     checkpoints: int = 4
     features: bool = True

@@ -22,17 +22,29 @@ MOST_MODELS = 10**6  # more can only be a damaged manifest
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StudyResult:
-    """The models of a study, in the order of their numbers. K models, N records, m outputs a record.
+    """The models of a study, in the order of their numbers: K models, N records, m outputs per record.
 
-    outputs        (K, N, m)  as ``train`` gave them, for members and others alike
-    membership     (K, N)     True where the record was in the model's training half
-    seeds          (K,)       the seed each model was trained with
-    targets        (N, ...)   the true targets and
-    head                      the head's name, if the study was given them
-    target_models             the same for the models kept out of the reference set, or None
-    reruns                    the same for target models trained a second time, with another seed, or None; their
-                              ``keys`` have the numbers of their target models
-    extra(name)    (K, ...)   any other array that ``train`` returned
+    Attributes
+    ----------
+    outputs : ndarray (K, N, m)
+        As ``train`` gave them, for members and others alike.
+    membership : ndarray (K, N) of booleans
+        True where the record was in the model's training half.
+    seeds : ndarray (K,)
+        The seed each model was trained with.
+    targets : ndarray (N, ...) or None
+        The true targets, if the study was given them.
+    head : str or None
+        The head's name, likewise.
+    target_models : StudyResult or None
+        The same for the models kept out of the reference set.
+    reruns : StudyResult or None
+        The same for target models trained a second time, with another seed; their ``keys`` have the numbers of their
+        target models.
+
+    Notes
+    -----
+    ``extra(name)`` gives any other array that ``train`` returned, (K, ...).
     """
 
     store: Store
@@ -97,7 +109,34 @@ def wanted_keys(store: Store, role: Role) -> tuple[ModelKey, ...]:
 
 
 def load(directory: str | os.PathLike[str], partial: bool = False) -> StudyResult:
-    """The result of a study that has been run. ``partial=True`` takes what is whole of an unfinished one."""
+    """The result of a study that has been run.
+
+    Parameters
+    ----------
+    directory : str or path
+        The store of the study.
+    partial : bool
+        Take what is whole of an unfinished one.
+
+    Returns
+    -------
+    StudyResult
+
+    Raises
+    ------
+    StoreError
+        No study there, or one that is unfinished or damaged; the message says what to do.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from noshadow import shadow
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     study = shadow.Study(lambda members, seed: [0.0] * 6, 6, n_models=2, store=folder)
+    ...     _ = study.run("serial", progress=False)
+    ...     shadow.load(folder).outputs.shape
+    (2, 6, 1)
+    """
     store = Store.open(directory)
     keys = wanted_keys(store, "shadow")
     whole, whole_targets, whole_reruns = (

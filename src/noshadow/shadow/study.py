@@ -62,19 +62,55 @@ class StudyInterrupted(KeyboardInterrupt):
 class Study:
     """Many models on half-splits of the same records.
 
-    train            any callable (members, seed) -> outputs, see the module's docstring
-    n_samples        number of records N
-    n_models         number of shadow models K; raising it later only adds models; 0: target models only
-    seed             the one seed that all splits and training seeds come from
-    store            directory that holds the study; it is created, or continued if it holds this very study
-    targets, head    the true targets and the head's name, kept for the attacks
-    n_target_models  further models, outside the reference set, for attacks to be aimed at
-    reruns           train each target model a second time, on the same members with another seed
-    data             what the models are trained on (arrays, or a name of your own), for the fingerprint
-    procedure        a name for the training procedure in place of the fingerprint of ``train``
+    Parameters
+    ----------
+    train : callable
+        ``train(members, seed)`` trains on the rows ``members`` and gives the outputs of all N records, (N, m) or (N,),
+        or a dict of arrays with "outputs" among them; see the module's docstring. ``TorchTrainer`` makes one.
+    n_samples : int
+        Number of records N.
+    n_models : int
+        Number of shadow models K; raising it later only adds models; 0: target models only.
+    seed : int
+        The one seed that all splits and training seeds come from.
+    store : str or path
+        Directory that holds the study; it is created, or continued if it holds this very study.
+    targets : array (N, ...), optional
+        The true targets, kept for the attacks.
+    head : "squared", "logistic" or "softmax", optional
+        The head's name, likewise.
+    n_target_models : int
+        Further models, outside the reference set, for attacks to be aimed at.
+    reruns : bool
+        Train each target model a second time, on the same members with another seed.
+    data : array, tuple or str, optional
+        What the models are trained on (arrays, or a name of your own), for the fingerprint.
+    procedure : str, optional
+        A name for the training procedure in place of the fingerprint of ``train``.
 
+    Raises
+    ------
+    InputError
+        Sizes out of range, targets that do not fit, a ``train`` whose content cannot be told.
+
+    Notes
+    -----
     A store belongs to one procedure: the code of ``train`` and the content of all that it refers to. After a change of
     either the store is refused, never continued with models of two kinds.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from noshadow import shadow
+    >>> x = np.random.default_rng(0).normal(size=40)
+    >>> def train(members, seed):
+    ...     return np.full(40, x[members].mean())
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     study = shadow.Study(train, n_samples=40, n_models=4, store=folder, procedure="mean")
+    ...     result = study.run("serial", progress=False)
+    ...     result.outputs.shape, result.membership.sum(1).tolist()
+    ((4, 40, 1), [20, 20, 20, 20])
     """
 
     def __init__(
@@ -125,10 +161,27 @@ class Study:
     ) -> StudyResult:
         """Train what is missing or damaged and give the result of all models.
 
-        engine            "processes" (worker processes here), "ray" (``address`` for an existing cluster) or
-                          "serial" (in this process)
-        workers, threads  how many train side by side, on how many threads each; chosen for the machine
-        progress          a bar or none, or a function that is told; None: a bar where stderr is a terminal
+        Parameters
+        ----------
+        engine : "processes", "ray" or "serial"
+            Worker processes here, a Ray cluster (``address`` for an existing one), or this process.
+        workers, threads : int, optional
+            How many train side by side, on how many threads each; chosen for the machine.
+        address : str, optional
+            Of a Ray cluster.
+        progress : Progress, optional
+            A bar or none, or a function that is told; None: a bar where stderr is a terminal.
+
+        Returns
+        -------
+        StudyResult
+
+        Raises
+        ------
+        StoreError
+            A store of another study, or one that is damaged beyond repair.
+        StudyError
+            Models that could not be trained; the others are in the store.
         """
         store = self._open_store()
         tasks = self._tasks(store)

@@ -59,15 +59,34 @@ TRAINER = 2  # raised when the same seed gives other models, or a record keeps s
 class TorchTrainer:
     """Trains torch modules for a ``Study``.
 
-    model      a function without arguments that gives a new, freshly initialised module
-    data       (inputs, targets) as tensors or arrays with a row per record, or a map-style Dataset of pairs
-    recipe     see ``Recipe``
-    head       "squared", "logistic" or "softmax": the training loss
-    loss       a function (outputs, targets) -> mean loss of a batch, in place of the head's
-    vectorise  None: stack models if the modules allow it and a short trial says it is faster; False: never;
-               True: in the fastest stack; a number: that many at once
-    device     where to train
-    record     keep more than the final outputs, see ``Recording``; models are then trained one by one
+    Parameters
+    ----------
+    model : callable
+        A function without arguments that gives a new, freshly initialised module.
+    data : (inputs, targets) or Dataset
+        Tensors or arrays with a row per record, or a map-style Dataset of pairs.
+    recipe : Recipe
+        How a model is trained.
+    head : "squared", "logistic" or "softmax"
+        The training loss.
+    loss : callable, optional
+        A function (outputs, targets) -> mean loss of a batch, in place of the head's.
+    vectorise : bool or int, optional
+        None: stack models if the modules allow it and a short trial says it is faster; False: never; True: in the
+        fastest stack; a number: that many at once.
+    device : str
+        Where to train.
+    record : Recording, optional
+        Keep more than the final outputs; models are then trained one by one.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from noshadow import shadow
+    >>> data = torch.randn(30, 4), torch.randint(3, (30,))
+    >>> train = shadow.TorchTrainer(lambda: torch.nn.Linear(4, 3), data, shadow.Recipe(epochs=2, batch_size=10))
+    >>> train([0, 1, 2, 3, 4], seed=0).shape
+    (30, 3)
     """
 
     def __init__(

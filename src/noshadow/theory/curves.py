@@ -50,13 +50,46 @@ def tradeoff(
     test: Test = "threshold",
     exact: bool = False,
 ) -> Array | np.float64:
-    """β(α): the false-negative rate of an attack on the loss at false-positive rate α.
+    r"""The trade-off curve β(α): the false-negative rate of an attack on the loss at false-positive rate α.
 
-    Threshold (Corollary 3.3):  β(α) = 1 − F_out(F_out⁻¹(α)/c²),  c = (n−p)/(n−p+h̄).
-    Optimal: the Neyman-Pearson test of the two loss laws, see ``noshadow.theory.ratio``.
+    .. math::
 
-    All array arguments broadcast: a curve for each of N points takes alpha (A,) and leverage[:, None],
-    and has shape (N, A).
+        \beta(\alpha) = 1 - F_{out}\!\left( F_{out}^{-1}(\alpha) / c^2 \right), \qquad c = \frac{n - p}{n - p + \bar h}
+
+    for the threshold test (the paper's Corollary 3.3); the optimal one is the Neyman-Pearson test of the two loss laws,
+    see ``noshadow.theory.ratio``.
+
+    Parameters
+    ----------
+    alpha : array
+        False-positive rates, from 0 to 1.
+    leverage, error : array
+        h̄ and ε of the points.
+    n, p : int
+        Records and parameters.
+    sigma : array
+        Noise σ of the other records, in the units of the error.
+    test : "threshold" or "optimal"
+        Which test.
+    exact : bool
+        Average over V ~ χ²_{n−p}, some tens of milliseconds per point; else V = n−p.
+
+    Returns
+    -------
+    ndarray or float
+        All array arguments broadcast: a curve for each of N points takes alpha (A,) and leverage[:, None], and has
+        shape (N, A).
+
+    Raises
+    ------
+    InputError
+        Levels that are none, points that are not finite, n ≤ p.
+
+    Examples
+    --------
+    >>> from noshadow import theory
+    >>> theory.tradeoff([0.01, 0.1], leverage=10, error=2, n=100, p=10).round(3).tolist()
+    [0.972, 0.776]
     """
     _, missed = _rates(alpha, "alpha", check_points(leverage, error, n, p, sigma), test, exact)
     return missed[()]
@@ -73,7 +106,25 @@ def tpr_at_fpr(
     test: Test = "threshold",
     exact: bool = False,
 ) -> Array | np.float64:
-    """1 − β(fpr), to full relative accuracy also where it is tiny; arguments as for ``tradeoff``."""
+    """The true-positive rate 1 − β at a false-positive rate, to full relative accuracy also where it is tiny.
+
+    Parameters
+    ----------
+    fpr : array
+        False-positive rates, from 0 to 1.
+    leverage, error, n, p, sigma, test, exact
+        As in ``tradeoff``.
+
+    Returns
+    -------
+    ndarray or float
+
+    Examples
+    --------
+    >>> from noshadow import theory
+    >>> float(theory.tpr_at_fpr(0.1, leverage=10, error=2, n=100, p=10).round(3))
+    0.224
+    """
     found, _ = _rates(fpr, "fpr", check_points(leverage, error, n, p, sigma), test, exact)
     return found[()]
 
@@ -88,14 +139,33 @@ def auc(
     test: Test = "threshold",
     exact: bool = False,
 ) -> Array | np.float64:
-    """Area under the ROC curve, ∫₀¹ (1 − β(α)) dα.
+    r"""Area under the ROC curve, ∫₀¹ (1 − β(α)) dα.
 
-    Threshold, V = n−p: P(|e_in| < |e_out|) is the probability that two correlated normals agree in sign, with
-    Owen's T and a = h̄/(n−p), m = |ε|/τ, s = √((1+a)² + 1):
+    For the threshold and V = n−p, P(\|e_in\| < \|e_out\|) is the probability that two correlated normals agree in sign,
+    with Owen's T and a = h̄/(n−p), m = \|ε\|/τ, s = √((1+a)² + 1):
 
-        AUC = 1 − 2 T(a m/s, (2+a)/a) + 2 T((2+a) m/s, a/(2+a))
+    .. math::
 
-    Optimal: plus the integral of its gain over the threshold.
+        \mathrm{AUC} = 1 - 2\, T\!\left(\tfrac{a m}{s}, \tfrac{2 + a}{a}\right)
+        + 2\, T\!\left(\tfrac{(2 + a) m}{s}, \tfrac{a}{2 + a}\right)
+
+    The optimal test adds the integral of its gain over the threshold.
+
+    Parameters
+    ----------
+    leverage, error, n, p, sigma, test, exact
+        As in ``tradeoff``.
+
+    Returns
+    -------
+    ndarray or float
+        From 0.5 (no leverage) to 1.
+
+    Examples
+    --------
+    >>> from noshadow import theory
+    >>> float(theory.auc(leverage=0, error=2, n=100, p=10))
+    0.5
     """
     points = check_points(leverage, error, n, p, sigma)
     check_choice(test, "test", ("threshold", "optimal"))
@@ -126,6 +196,22 @@ def success_rate(
     """The best share of right guesses when half the trained models hold the record: max of ½(1 + TPR − α).
 
     With V = n−p both tests reach the same one, ½(1 + total variation): the ratio exceeds 1 at a loss of 0.
+
+    Parameters
+    ----------
+    leverage, error, n, p, sigma, test, exact
+        As in ``tradeoff``.
+
+    Returns
+    -------
+    ndarray or float
+        From 0.5 (no leverage) to 1.
+
+    Examples
+    --------
+    >>> from noshadow import theory
+    >>> theory.success_rate([0.0, 10.0, 100.0], error=2, n=100, p=10).round(2).tolist()
+    [0.5, 0.63, 0.78]
     """
     points = check_points(leverage, error, n, p, sigma)
     check_choice(test, "test", ("threshold", "optimal"))
@@ -154,13 +240,32 @@ def epsilon_lower_bound(
     test: Test = "threshold",
     exact: bool = False,
 ) -> Array | np.float64:
-    """The ε that the curve disproves: training is not (ε′, δ)-differentially private here for any ε′ < ε.
+    r"""The ε that the curve disproves: training is not (ε′, δ)-differentially private here for any ε′ < ε.
 
     (ε, δ) privacy bounds every attack by TPR ≤ e^ε FPR + δ and TNR ≤ e^ε FNR + δ; so, along the curve,
 
-        ε(δ) = max( 0, sup log((TPR − δ)/FPR), sup log((TNR − δ)/FNR) )
+    .. math::
 
-    It is infinite for δ = 0 and h̄ > 0: large losses betray a record left out with any certainty wanted.
+        \varepsilon(\delta) = \max\left( 0,\; \sup \log \frac{TPR - \delta}{FPR},\; \sup \log \frac{TNR - \delta}{FNR}
+        \right)
+
+    Parameters
+    ----------
+    delta : array
+        δ, from 0 to 1.
+    leverage, error, n, p, sigma, test, exact
+        As in ``tradeoff``.
+
+    Returns
+    -------
+    ndarray or float
+        In nats. It is infinite for δ = 0 and h̄ > 0: large losses betray a record left out with any certainty wanted.
+
+    Examples
+    --------
+    >>> from noshadow import theory
+    >>> float(theory.epsilon_lower_bound(0.0, leverage=10, error=2, n=100, p=10))
+    inf
     """
     points = check_points(leverage, error, n, p, sigma)
     check_choice(test, "test", ("threshold", "optimal"))

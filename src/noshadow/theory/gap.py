@@ -16,17 +16,42 @@ __all__ = ["check_response", "expected_gap", "gap_expansion", "influence_ratio",
 def expected_gap(
     leverage: Any, error: Any, n: int, p: int, sigma: Any = 1.0, *, covariance: Any = None
 ) -> Array | np.float64:
-    """E[ℓ_out − ℓ_in] of a point, exactly (Propositions 3.4 and A.1).
+    r"""The expected gap E[ℓ_out − ℓ_in] of a point, exactly (the paper's Propositions 3.4 and A.1).
 
-        E[Δ] = E_V[ (‖ε‖² + tr(Σ_y) h̄/V) · h̄ (2V + h̄) / (V + h̄)² ],   V ~ χ²_{n−p},   n − p > 2
+    .. math::
 
-    leverage    h̄, any shape
-    error       ε, broadcasts with the leverage; with a covariance its last axis holds the q responses
-    sigma       σ of a scalar response
-    covariance  Σ_y (q, q) of a q-dimensional response, in the place of sigma
+        \mathbb E[\Delta] = \mathbb E_V\!\left[ \left( \lVert \varepsilon \rVert^2 + \operatorname{tr}(\Sigma_y)
+        \frac{\bar h}{V} \right) \frac{\bar h (2V + \bar h)}{(V + \bar h)^2} \right], \qquad V \sim \chi^2_{n-p}
 
-    The expectation is a sum of positive terms over an exponentially convergent rule (``chi2_rule``): the
-    relative error stays below 1e-12 for every h̄, however large or small.
+    Parameters
+    ----------
+    leverage : array
+        h̄, any shape.
+    error : array
+        ε, broadcasts with the leverage; with a covariance its last axis holds the q responses.
+    n, p : int
+        Records and parameters, n − p > 2.
+    sigma : array
+        σ of a scalar response.
+    covariance : array (q, q), optional
+        Σ_y of a q-dimensional response, in the place of sigma.
+
+    Returns
+    -------
+    ndarray or float
+        In squared units of the response. The expectation is a sum of positive terms over an exponentially convergent
+        rule (``chi2_rule``): the relative error stays below 1e-12 for every h̄, however large or small.
+
+    Raises
+    ------
+    InputError
+        n − p ≤ 2, points that are not finite, a Σ_y that is no covariance.
+
+    Examples
+    --------
+    >>> from noshadow import theory
+    >>> theory.expected_gap([0.0, 1.0, 10.0], error=2.0, n=100, p=10).round(3).tolist()
+    [0.0, 0.09, 0.795]
     """
     h, square, variance, k = _moments(leverage, error, n, p, sigma, covariance)
     if k <= 2:
@@ -45,12 +70,31 @@ def expected_gap(
 def gap_expansion(
     leverage: Any, error: Any, n: int, p: int, sigma: Any = 1.0, *, covariance: Any = None, order: int = 2
 ) -> Array | np.float64:
-    """E[ℓ_out − ℓ_in] to first or second order in 1/k, k = n − p (Propositions 3.4 and A.1).
+    r"""E[ℓ_out − ℓ_in] to first or second order in 1/k, k = n − p (the paper's Propositions 3.4 and A.1).
 
-        2‖ε‖² h̄ / k  +  [4‖ε‖² h̄ + h̄² (2 tr Σ_y − 3‖ε‖²)] / k²  +  O(k⁻³)
+    .. math::
 
-    Needs k > 4, where the inverse moments it rests on exist, and h̄ well below k: at h̄ ≈ k it is poor, and
-    ``expected_gap`` is the one to use. Arguments as there.
+        \frac{2 \lVert \varepsilon \rVert^2 \bar h}{k} + \frac{4 \lVert \varepsilon \rVert^2 \bar h + \bar h^2
+        (2 \operatorname{tr} \Sigma_y - 3 \lVert \varepsilon \rVert^2)}{k^2} + O(k^{-3})
+
+    Parameters
+    ----------
+    leverage, error, n, p, sigma, covariance
+        As in ``expected_gap``. Needs k > 4, where the inverse moments it rests on exist, and h̄ well below k: at h̄ ≈ k
+        it is poor, and ``expected_gap`` is the one to use.
+    order : 1 or 2
+        Of the expansion.
+
+    Returns
+    -------
+    ndarray or float
+        In squared units of the response.
+
+    Examples
+    --------
+    >>> from noshadow import theory
+    >>> float(theory.gap_expansion(1.0, error=2.0, n=100, p=10, order=1).round(4))
+    0.0889
     """
     if order not in (1, 2):
         raise InputError(f"order: expected 1 or 2, got {order!r}")
@@ -64,16 +108,58 @@ def gap_expansion(
 
 
 def influence_ratio(h: Any) -> Array | np.float64:
-    """IF/Δ of Section 4.3 for squared error: 2(1−h)²/(2−h), which is ~ 2(1−h)² as h → 1.
+    r"""IF/Δ of the paper's Section 4.3 for squared error: how much of the leave-one-out change influence functions see.
 
-    IF = 2e²h, and the true leave-one-out change is Δ = e²(2h − h²)/(1−h)².
+    .. math::
+
+        \frac{IF}{\Delta} = \frac{2 (1 - h)^2}{2 - h}, \qquad IF = 2 e^2 h, \quad \Delta = e^2 \frac{2h - h^2}{(1 -
+        h)^2}
+
+    which is ~ 2(1−h)² as h → 1.
+
+    Parameters
+    ----------
+    h : array
+        Leverages, from 0 to 1.
+
+    Returns
+    -------
+    ndarray or float
+
+    Examples
+    --------
+    >>> from noshadow import theory
+    >>> theory.influence_ratio([0.0, 0.5]).round(3).tolist()
+    [1.0, 0.333]
     """
     rest = 1.0 - _empirical(h)
     return np.asarray(2.0 * rest**2 / (1.0 + rest))[()]
 
 
 def newton_ratio(h: Any) -> Array | np.float64:
-    """NS/Δ of Section 4.3 for squared error: 2(1−h)/(2−h), which is ~ 2(1−h) as h → 1; NS = 2e²h/(1−h)."""
+    r"""NS/Δ of the paper's Section 4.3 for squared error: how much of the leave-one-out change the Newton step sees.
+
+    .. math::
+
+        \frac{NS}{\Delta} = \frac{2 (1 - h)}{2 - h}, \qquad NS = \frac{2 e^2 h}{1 - h}
+
+    which is ~ 2(1−h) as h → 1.
+
+    Parameters
+    ----------
+    h : array
+        Leverages, from 0 to 1.
+
+    Returns
+    -------
+    ndarray or float
+
+    Examples
+    --------
+    >>> from noshadow import theory
+    >>> theory.newton_ratio([0.0, 0.5]).round(3).tolist()
+    [1.0, 0.667]
+    """
     rest = 1.0 - _empirical(h)
     return np.asarray(2.0 * rest / (1.0 + rest))[()]
 

@@ -59,7 +59,10 @@ InOrOut = Literal["in", "out"]
 
 
 class Losses(NamedTuple):
-    """Joint draws, each (size, ...): the loss as a member, the loss left out, the empirical leverage h_ii."""
+    """Joint draws of a point's losses and leverage, each (size, ...).
+
+    The loss as a member, the loss left out, both in squared units of the response, and the empirical leverage h_ii.
+    """
 
     loss_in: Array
     loss_out: Array
@@ -77,10 +80,33 @@ def sample_losses(
     *,
     covariance: Any = None,
 ) -> Losses:
-    """``size`` joint draws of (ℓ_in, ℓ_out, h_ii) for every point.
+    r"""``size`` joint draws of (ℓ_in, ℓ_out, h_ii) for every point, as the module's docstring has their law.
 
-    Scalar response: leverage, error and sigma broadcast to a shape S. With a covariance Σ_y (q, q) the error
-    is (..., q) and ℓ = ‖e‖², e_out = ε + √(h̄/V) Z with Z ~ N(0, Σ_y). The draws have shape (size, *S).
+    Parameters
+    ----------
+    leverage, error, sigma : array
+        h̄, ε and σ of the points; they broadcast to a shape S.
+    n, p : int
+        Records and parameters.
+    size : int
+        Number of draws.
+    seed : int or numpy.random.Generator, optional
+        Of the draws.
+    covariance : array (q, q), optional
+        Σ_y of a q-dimensional response: the error is (..., q) and ℓ = ‖e‖², e_out = ε + √(h̄/V) Z with Z ~ N(0, Σ_y).
+
+    Returns
+    -------
+    Losses
+        Three arrays (size, \*S); losses in squared units of the response.
+
+    Examples
+    --------
+    >>> from noshadow import theory
+    >>> draws = theory.sample_losses(10.0, 2.0, n=100, p=10, size=20_000, seed=0)
+    >>> gap = (draws[1] - draws[0]).mean()
+    >>> bool(abs(gap - theory.expected_gap(10.0, 2.0, n=100, p=10)) < 0.02)
+    True
     """
     if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
         raise InputError(f"size: expected a whole number ≥ 1, got {size!r}")
@@ -105,7 +131,19 @@ def sample_losses(
 
 @dataclass(frozen=True)
 class LeverageLaw:
-    """The law of the empirical leverage h_ii = h̄/(V + h̄), V ~ χ²_k, of points with population leverage h̄."""
+    r"""The law of the empirical leverage of points with population leverage h̄.
+
+    .. math::
+
+        h_{ii} = \frac{\bar h}{V + \bar h}, \qquad V \sim \chi^2_k
+
+    Attributes
+    ----------
+    population : ndarray
+        h̄ of the points.
+    k : int
+        Degrees of freedom n − p.
+    """
 
     population: Array
     k: int
@@ -137,16 +175,56 @@ class LeverageLaw:
 
 
 def leverage_law(leverage: Any, n: int, p: int) -> LeverageLaw:
-    """The law of the empirical leverage of points whose population leverage is h̄."""
+    """The law of the empirical leverage h_ii of points whose population leverage is h̄.
+
+    Parameters
+    ----------
+    leverage : array
+        h̄ of the points.
+    n, p : int
+        Records and parameters.
+
+    Returns
+    -------
+    LeverageLaw
+        With ``cdf``, ``quantile``, ``mean`` and ``typical``.
+
+    Examples
+    --------
+    >>> from noshadow import theory
+    >>> law = theory.leverage_law(10.0, n=100, p=10)
+    >>> float(law.typical()), float(law.quantile(law.cdf(0.1)).round(6))
+    (0.1, 0.1)
+    """
     return LeverageLaw(check_leverage(leverage), check_sizes(n, p))
 
 
 def loss_cdf(
     loss: Any, leverage: Any, error: Any, n: int, p: int, sigma: Any = 1.0, *, side: InOrOut, exact: bool = False
 ) -> Array | np.float64:
-    """P(ℓ ≤ loss) for a member (side="in") or a record left out (side="out").
+    """P(ℓ ≤ loss) for a member or a record left out.
 
-    All arguments broadcast. ``exact``: V ~ χ²_{n−p}; otherwise the large-sample form V = n−p.
+    Parameters
+    ----------
+    loss : array
+        In squared units of the response.
+    leverage, error, n, p, sigma
+        As in ``sample_losses``; all array arguments broadcast.
+    side : "in" or "out"
+        A member, or a record left out.
+    exact : bool
+        V ~ χ²_{n−p}; otherwise the large-sample form V = n−p.
+
+    Returns
+    -------
+    ndarray or float
+
+    Examples
+    --------
+    >>> from noshadow import theory
+    >>> median = theory.loss_quantile(0.5, 10.0, 2.0, n=100, p=10, side="out")
+    >>> float(theory.loss_cdf(median, 10.0, 2.0, n=100, p=10, side="out").round(6))
+    0.5
     """
     check_choice(side, "side", ("in", "out"))
     points = check_points(leverage, error, n, p, sigma)
@@ -167,8 +245,26 @@ def loss_quantile(
     side: InOrOut,
     exact: bool = False,
 ) -> Array | np.float64:
-    """The loss that a member's (side="in") or a left-out record's (side="out") loss stays below with
-    probability ``level``: the inverse of ``loss_cdf``, with the same arguments."""
+    """The loss that a record's loss stays below with probability ``level``: the inverse of ``loss_cdf``.
+
+    Parameters
+    ----------
+    level : array
+        Probabilities.
+    leverage, error, n, p, sigma, side, exact
+        As in ``loss_cdf``.
+
+    Returns
+    -------
+    ndarray or float
+        In squared units of the response.
+
+    Examples
+    --------
+    >>> from noshadow import theory
+    >>> theory.loss_quantile([0.1, 0.9], 10.0, 2.0, n=100, p=10, side="in").round(2).tolist()
+    [2.0, 4.77]
+    """
     check_choice(side, "side", ("in", "out"))
     points = check_points(leverage, error, n, p, sigma)
     levels = check_levels(level, "level")

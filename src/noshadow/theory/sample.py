@@ -24,11 +24,39 @@ _SMALLEST_REST = 1e-10  # 1 − h below this: the other records do not fix the f
 
 
 def population_leverage(x: Any, covariance: Any, mean: Any = None) -> Array | np.float64:
-    """h̄ = xᵀΣ⁻¹x for features x ~ N(0, Σ), the squared Mahalanobis distance. x: (..., p), covariance: (p, p).
+    r"""The population leverage of points, the squared Mahalanobis distance.
 
-    With a mean (p,), for a model with a bias and features N(mean, Σ): 1 + (x − mean)ᵀΣ⁻¹(x − mean), which is
-    x̃ᵀ E[x̃x̃ᵀ]⁻¹ x̃ for x̃ = (x, 1); the p of the laws then counts the bias. A singular Σ is inverted on its
-    range; a point off that range has infinite leverage.
+    .. math::
+
+        \bar h = x^\top \Sigma^{-1} x, \qquad\text{with a mean}\quad
+        \bar h = 1 + (x - \mu)^\top \Sigma^{-1} (x - \mu)
+
+    for features x ~ N(0, Σ), or for a model with a bias and features N(μ, Σ): x̃ᵀ E[x̃x̃ᵀ]⁻¹ x̃ for x̃ = (x, 1); the p
+    of the laws then counts the bias.
+
+    Parameters
+    ----------
+    x : array (..., p)
+        The points.
+    covariance : array (p, p)
+        Σ. A singular one is inverted on its range; a point off that range has infinite leverage.
+    mean : array (p,), optional
+        μ.
+
+    Returns
+    -------
+    ndarray (...)
+
+    Raises
+    ------
+    InputError
+        Shapes that do not fit, a Σ that is not symmetric or not positive semi-definite.
+
+    Examples
+    --------
+    >>> from noshadow import theory
+    >>> theory.population_leverage([[2.0, 0.0], [0.0, 3.0]], [[4.0, 0.0], [0.0, 1.0]]).tolist()
+    [1.0, 9.0]
     """
     points, sigma = finite(x, "x"), finite(covariance, "covariance")
     if sigma.ndim != 2 or sigma.shape[0] != sigma.shape[1]:
@@ -58,12 +86,20 @@ def population_leverage(x: Any, covariance: Any, mean: Any = None) -> Array | np
 class Sample:
     """Plug-in arguments of the laws for the n training points of a linear model with squared error.
 
-    leverage    (n,)            h̄ = (n−p) h/(1−h), with which V = n−p gives back the observed leverage h
-    error       (n,) or (n, q)  ε = e/(1−h), the left-out residual: unbiased for the structural error
-    sigma       (n,)            noise of the other records, √(RSS₋ᵢ/(n−1−p)), per response
-    covariance  (q, q) or None  Σ_y of q responses: the residuals' covariance, n−p degrees of freedom
-    n, p                        records, and rank of the design with its constant column
-    undefined   (n,)            h = 1: without this record the fit is undefined; ε is set to 0 there
+    Attributes
+    ----------
+    leverage : ndarray (n,)
+        h̄ = (n−p) h/(1−h), with which V = n−p gives back the observed leverage h.
+    error : ndarray (n,) or (n, q)
+        ε = e/(1−h), the left-out residual: unbiased for the structural error.
+    sigma : ndarray (n,)
+        Noise of the other records, √(RSS₋ᵢ/(n−1−p)), per response.
+    covariance : ndarray (q, q) or None
+        Σ_y of q responses: the residuals' covariance, n−p degrees of freedom.
+    n, p : int
+        Records, and rank of the design with its constant column.
+    undefined : ndarray (n,) of booleans
+        h = 1: without this record the fit is undefined; ε is set to 0 there.
     """
 
     leverage: Array
@@ -76,14 +112,43 @@ class Sample:
 
 
 def from_sample(layer: LastLayer) -> Sample:
-    """h̄, ε and σ of every training point of a fitted squared-error layer, so that each gets its curve:
+    """h̄, ε and σ of every training point of a fitted squared-error layer, so that each gets its curve.
 
-        s = theory.from_sample(layer)
-        theory.tradeoff(alpha, s.leverage[:, None], s.error[:, None], s.n, s.p, s.sigma[:, None])
+    Parameters
+    ----------
+    layer : LastLayer
+        With ``head="squared"`` and without sample weights.
 
-    The leverages come from a QR factorisation of the design (constant column included, √(Λ/2) rows below it
-    for a ridge Λ) with the rank taken from the singular values of R: duplicate and dead columns are harmless.
-    With a ridge, or away from the least-squares fit, the laws hold only approximately, and a warning says so.
+    Returns
+    -------
+    Sample
+
+    Raises
+    ------
+    InputError
+        Another head, sample weights, too few records.
+
+    Warns
+    -----
+    NoshadowWarning
+        With a ridge, or away from the least-squares fit, the laws hold only approximately.
+
+    Notes
+    -----
+    The leverages come from a QR factorisation of the design (constant column included, √(Λ/2) rows below it for a ridge
+    Λ) with the rank taken from the singular values of R: duplicate and dead columns are harmless.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from noshadow import LastLayer, theory
+    >>> x = np.random.default_rng(0).normal(size=(50, 2))
+    >>> y = x[:, 0] + np.random.default_rng(1).normal(size=50)
+    >>> design = np.c_[x, np.ones(50)]
+    >>> fitted = design @ np.linalg.lstsq(design, y, rcond=None)[0]
+    >>> s = theory.from_sample(LastLayer(x, fitted, y, head="squared"))
+    >>> theory.tradeoff([0.01, 0.1], s.leverage[:, None], s.error[:, None], s.n, s.p, s.sigma[:, None]).shape
+    (50, 2)
     """
     if layer.head != "squared":
         raise InputError(f"layer: the laws are those of squared error, but the head is {layer.head!r}")

@@ -230,6 +230,17 @@ def test_several_outputs_heads_and_smoothing():
     torch.testing.assert_close(trace.mean_loss, wanted)
 
 
+def test_models_that_an_audit_refuses_are_refused_in_the_first_epoch():
+    overwritten = nn.Sequential(nn.Linear(P, M), nn.ReLU(inplace=True))
+    with pytest.raises(InputError, match=r"a tensor was changed in place after the call"):
+        Trace().update(overwritten, records())
+    with pytest.raises(
+        InputError, match=r"data: the loader draws records with a RandomSampler that does not give each"
+    ):
+        sampler = torch.utils.data.RandomSampler(records(), replacement=True)
+        Trace().update(network(), DataLoader(records(), sampler=sampler))
+
+
 def test_an_epoch_that_diverged_leaves_the_trace_as_it_was():
     trace, model = Trace(), network()
     trace.update(model, records())

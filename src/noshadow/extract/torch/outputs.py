@@ -75,7 +75,7 @@ class _OutputsPass(Pass):
         batch = split(raw, self.signature).placed(self.device, self.dtype)
         self.notes |= dict.fromkeys(batch.notes)
         if self.head is None or "identity" not in self.activations:
-            return self._keep(batch, self._run(batch).z)
+            return self._keep(batch, self._checked(batch)[1])
         (result,) = named_outputs(self._call(batch), batch.count, self.output).values()
         if not result.ndim or len(result) != batch.count:
             raise InputError(

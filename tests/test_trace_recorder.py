@@ -234,10 +234,8 @@ def test_models_that_an_audit_refuses_are_refused_in_the_first_epoch():
     overwritten = nn.Sequential(nn.Linear(P, M), nn.ReLU(inplace=True))
     with pytest.raises(InputError, match=r"a tensor was changed in place after the call"):
         Trace().update(overwritten, records())
-    with pytest.raises(
-        InputError, match=r"data: the loader draws records with a RandomSampler that does not give each"
-    ):
-        sampler = torch.utils.data.RandomSampler(records(), replacement=True)
+    sampler = torch.utils.data.RandomSampler(records(), replacement=True)
+    with pytest.raises(InputError, match=r"data: the loader draws records with a RandomSampler that does not give"):
         Trace().update(network(), DataLoader(records(), sampler=sampler))
 
 

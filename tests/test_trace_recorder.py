@@ -130,20 +130,22 @@ def test_data_that_draw_random_numbers_leave_the_state_and_say_so():
         trace.update(model, Noisy())
 
 
-def test_autocast_around_a_training_step_keeps_its_gradients():
+def test_autocast_around_a_training_step_changes_neither_the_trace_nor_the_gradients():
     """Weights that autocast casts without gradients must not be found in its cache by the step after."""
     data = records()
     x, y = data.tensors
-    gradients = []
+    gradients, inside, outside = [], Trace(), Trace()
+    outside.update(network(), data)
     for recorded in (True, False):
         model = network().train()
         torch.manual_seed(0)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             if recorded:
-                Trace().update(model, data)
+                inside.update(model, data)
             nn.functional.cross_entropy(model(x), y).backward()
         gradients.append([p.grad for p in model.parameters()])
     assert all(a is not None and torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+    assert torch.equal(inside.mean_outputs, outside.mean_outputs)
 
 
 @pytest.mark.parametrize("how", ["dataset", "pair", "shuffled", "dicts", "batches of 10", "workers", "stream"])
@@ -178,7 +180,7 @@ def test_data_are_read_as_an_audit_reads_them(how):
 def test_of_a_model_that_returns_probabilities_the_logits_are_kept(last):
     inner = network()
     model = nn.Sequential(inner, last)
-    trace = Trace()
+    trace = Trace(batch_size=10)
     trace.update(model, records())
     trace.update(model, records())
     kept = [plain_outputs(inner, records().tensors[0])] * 2

@@ -49,8 +49,8 @@ def evaluate_torch(
     """One forward pass in evaluation mode, without gradients and without autocast.
 
     The data are read and the layer is found as an audit does it, in the first batch; the others are forward passes and
-    nothing else. Modes, random states and gradients are afterwards what they were before. Autocast is off: it would
-    keep the weights that it casts here, which have no gradient, for the training step after.
+    nothing else. Modes, random states and gradients are afterwards what they were before. Autocast around a
+    training loop is off here: outputs are in the model's own precision, as an audit sees them.
     """
     network = unwrapped(model)
     require_readable(network)

@@ -317,16 +317,21 @@ def test_batches_in_any_order_are_one_epoch():
     close(trace, kept, y)
     whole = Trace()
     for outputs in kept:
-        whole.update(outputs=outputs.float(), targets=y)
+        given = outputs.float()
+        whole.update(outputs=given, targets=y)
+        assert torch.equal(given, outputs.float())  # the caller's own is left as it was
     assert torch.equal(whole.mean_outputs, trace.mean_outputs)
     assert torch.equal(whole.mean_loss, trace.mean_loss)
 
 
-def test_a_record_counts_once_in_an_epoch():
+def test_a_record_counts_once_in_an_epoch(tmp_path):
     z, y = torch.randn(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
     trace = Trace()
     with pytest.raises(InputError, match="end_epoch: no record came since the last one"):
         trace.end_epoch()
+    with pytest.raises(InputError, match="rows: row 3 came a second time"):
+        trace.update(outputs=z[:2], targets=y[:2], rows=[3, 3])
+    trace.save(tmp_path / "trace.safetensors")  # nothing has begun
     trace.update(outputs=z[:4], targets=y[:4], rows=[0, 1, 2, 5])
     for message, rows in {
         r"rows: rows 1, 5 came a second time in this epoch; .* call trace.end_epoch\(\)": [5, 1],

@@ -130,20 +130,22 @@ def test_data_that_draw_random_numbers_leave_the_state_and_say_so():
         trace.update(model, Noisy())
 
 
-def test_autocast_around_a_training_step_keeps_its_gradients():
+def test_autocast_around_a_training_step_changes_neither_the_trace_nor_the_gradients():
     """Weights that autocast casts without gradients must not be found in its cache by the step after."""
     data = records()
     x, y = data.tensors
-    gradients = []
+    gradients, inside, outside = [], Trace(), Trace()
+    outside.update(network(), data)
     for recorded in (True, False):
         model = network().train()
         torch.manual_seed(0)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             if recorded:
-                Trace().update(model, data)
+                inside.update(model, data)
             nn.functional.cross_entropy(model(x), y).backward()
         gradients.append([p.grad for p in model.parameters()])
     assert all(a is not None and torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+    assert torch.equal(inside.mean_outputs, outside.mean_outputs)
 
 
 @pytest.mark.parametrize("how", ["dataset", "pair", "shuffled", "dicts", "batches of 10", "workers", "stream"])
@@ -178,7 +180,7 @@ def test_data_are_read_as_an_audit_reads_them(how):
 def test_of_a_model_that_returns_probabilities_the_logits_are_kept(last):
     inner = network()
     model = nn.Sequential(inner, last)
-    trace = Trace()
+    trace = Trace(batch_size=10)
     trace.update(model, records())
     trace.update(model, records())
     kept = [plain_outputs(inner, records().tensors[0])] * 2
@@ -228,6 +230,15 @@ def test_several_outputs_heads_and_smoothing():
     x, y = records().tensors
     wanted = nn.functional.cross_entropy(model(x).double(), y, reduction="none", label_smoothing=0.2).detach()
     torch.testing.assert_close(trace.mean_loss, wanted)
+
+
+def test_models_that_an_audit_refuses_are_refused_in_the_first_epoch():
+    overwritten = nn.Sequential(nn.Linear(P, M), nn.ReLU(inplace=True))
+    with pytest.raises(InputError, match=r"a tensor was changed in place after the call"):
+        Trace().update(overwritten, records())
+    sampler = torch.utils.data.RandomSampler(records(), replacement=True)
+    with pytest.raises(InputError, match=r"data: the loader draws records with a RandomSampler that does not give"):
+        Trace().update(network(), DataLoader(records(), sampler=sampler))
 
 
 def test_an_epoch_that_diverged_leaves_the_trace_as_it_was():
@@ -306,16 +317,21 @@ def test_batches_in_any_order_are_one_epoch():
     close(trace, kept, y)
     whole = Trace()
     for outputs in kept:
-        whole.update(outputs=outputs.float(), targets=y)
+        given = outputs.float()
+        whole.update(outputs=given, targets=y)
+        assert torch.equal(given, outputs.float())  # the caller's own is left as it was
     assert torch.equal(whole.mean_outputs, trace.mean_outputs)
     assert torch.equal(whole.mean_loss, trace.mean_loss)
 
 
-def test_a_record_counts_once_in_an_epoch():
+def test_a_record_counts_once_in_an_epoch(tmp_path):
     z, y = torch.randn(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
     trace = Trace()
     with pytest.raises(InputError, match="end_epoch: no record came since the last one"):
         trace.end_epoch()
+    with pytest.raises(InputError, match="rows: row 3 came a second time"):
+        trace.update(outputs=z[:2], targets=y[:2], rows=[3, 3])
+    trace.save(tmp_path / "trace.safetensors")  # nothing has begun
     trace.update(outputs=z[:4], targets=y[:4], rows=[0, 1, 2, 5])
     for message, rows in {
         r"rows: rows 1, 5 came a second time in this epoch; .* call trace.end_epoch\(\)": [5, 1],

@@ -7,8 +7,9 @@ memory       what is held, as one value: an epoch is either in it, whole, or not
 epoch        an epoch that comes in batches, in any order
 checkpoints  the weights of several moments, put into the model in turn
 storage      files
-huggingface, lightning  callbacks of their trainers
 losses       the mean and the quartiles of a record's losses, from all of them or from a few epochs
+huggingface  a callback of its trainer
+lightning    likewise
 """
 
 from noshadow.trace.trace import Trace

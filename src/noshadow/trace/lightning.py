@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
@@ -13,16 +14,18 @@ from noshadow.trace.trace import Trace
 
 __all__ = ["TraceCallback"]
 
-try:
-    from lightning.pytorch import Callback
-except ImportError:
-    try:
-        from pytorch_lightning import Callback
-    except ImportError:
-        raise missing_extra("lightning", "lightning") from None
+
+def _base() -> Any:
+    """The callback of Lightning, under either of the names that it is installed by."""
+    for name in ("lightning.pytorch", "pytorch_lightning"):
+        try:
+            return importlib.import_module(name).Callback
+        except ImportError:
+            continue
+    raise missing_extra("lightning", "lightning")
 
 
-class TraceCallback(Callback):  # type: ignore[misc]  # the base is one of two, and may not be there
+class TraceCallback(_base()):  # type: ignore[misc]  # known when it runs
     """Updates a trace after each epoch; it is kept in Lightning's own checkpoints and taken back from them.
 
     Parameters

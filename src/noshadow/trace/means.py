@@ -35,9 +35,14 @@ class RunningMean:
         mean = torch.zeros(values.shape, dtype=torch.float32)
         return cls(0, mean, mean.to(torch.bfloat16)).with_term(values)
 
-    def with_term(self, values: Tensor) -> RunningMean:
-        """The mean with one more array, (n, m); this one stays as it was."""
-        count, mean, rest = self.count + 1, torch.empty_like(self.mean), torch.empty_like(self.rest)
+    def with_term(self, values: Tensor, reuse: bool = False) -> RunningMean:
+        """The mean with one more array, (n, m); this one stays as it was.
+
+        ``reuse``: the array is needed no more, and its memory may become that of the mean.
+        """
+        count, rest = self.count + 1, torch.empty_like(self.rest)
+        fits = values.dtype == torch.float32 and values.device == self.mean.device and values.is_contiguous()
+        mean = values if reuse and fits else torch.empty_like(self.mean)
         for start in range(0, len(mean), size := max(1, _PART // max(1, mean.shape[1]))):
             rows = slice(start, start + size)
             before = self.mean[rows].to(torch.float64) + self.rest[rows].to(torch.float64)

@@ -10,7 +10,7 @@ from torch import Tensor
 from noshadow.errors import InputError, name_rows
 from noshadow.heads import make_head
 from noshadow.trace.losses import Losses, RunningLosses, losses_of
-from noshadow.trace.means import RunningMean
+from noshadow.trace.means import RunningMean, require_finite
 
 __all__ = ["Memory", "marks_of", "require_same"]
 
@@ -43,7 +43,8 @@ class Memory:
         return None if held is None else held.n if not isinstance(held, Tensor) else len(held)
 
     def with_epoch(self, outputs: Tensor, targets: Tensor | None, head: str | None) -> Memory:
-        """With one more epoch: outputs (n, m), and targets in the form that the head takes, or None for both."""
+        """With one more epoch: outputs (n, m) on the CPU, whose memory is taken over, and targets in the form that the
+        head takes, or None for both."""
         if self.outputs is not None and self.outputs.mean.shape != outputs.shape:
             raise InputError(
                 f"outputs: expected shape {tuple(self.outputs.mean.shape)} as in the epochs before, got "
@@ -52,18 +53,22 @@ class Memory:
         if self.epochs and (self.losses is None) != (targets is None):
             before, now = ("without", "has") if self.losses is None else ("with", "has none")
             raise InputError(f"targets: the epochs before were recorded {before} targets, and this one {now}")
-        mean = RunningMean.of(outputs) if self.outputs is None else self.outputs.with_term(outputs)
         if targets is None or head is None:
-            return replace(self, epochs=self.epochs + 1, outputs=mean)
+            return replace(self, epochs=self.epochs + 1, outputs=self._mean_with(outputs))
         marks = marks_of(targets)
         if self.marks is not None:
             require_same(self.marks, marks, "targets", "those of the epochs before")
-        found = losses_of(outputs.cpu(), targets.cpu(), make_head(head, outputs.shape[1], self.label_smoothing))
+        require_finite(outputs, "outputs", "training diverged in this epoch, which was not recorded")
+        found = losses_of(outputs, targets, make_head(head, outputs.shape[1], self.label_smoothing))
         if isinstance(self.losses, RunningLosses):
             losses = self.losses.with_epoch(found)
         else:
             losses = RunningLosses.of(found, outputs.shape[1])
+        mean = self._mean_with(outputs)  # last: it may take the memory of the outputs
         return replace(self, epochs=self.epochs + 1, outputs=mean, losses=losses, head=head, marks=marks)
+
+    def _mean_with(self, outputs: Tensor) -> RunningMean:
+        return RunningMean.of(outputs) if self.outputs is None else self.outputs.with_term(outputs, reuse=True)
 
 
 def marks_of(targets: Tensor) -> Tensor:

@@ -111,8 +111,9 @@ class Trace:
             raise InputError("data: it goes with a model; pass the targets of outputs as targets=")
         z, y = read_batch(outputs, targets)
         if rows is not None:
-            self._epoch = self._epoch or Epoch(self.n)
-            self._epoch.add(z, y, rows)
+            epoch = self._epoch or Epoch(self.n)
+            epoch.add(z, y, rows)
+            self._epoch = epoch
             return
         self._require_no_batches()
         if not len(z):

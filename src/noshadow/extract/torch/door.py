@@ -76,6 +76,12 @@ class Pass:
         """Run a batch and keep its rows; the number of its records."""
         batch = split(raw, self.signature).placed(self.device, self.dtype)
         self.notes |= dict.fromkeys(batch.notes)
+        x, z = self._checked(batch)
+        self.features.add(x.cpu())
+        return self._keep(batch, z)
+
+    def _checked(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Features and outputs of the layer for a batch: what it gave is its input times its weights."""
         match = self._run(batch)
         x, z = match.x, match.z
         assert x is not None
@@ -85,8 +91,7 @@ class Pass:
                 f"it is a {type(self.head).__name__} that does more, or a tensor was changed in place after the call; "
                 "build a LastLayer from arrays"
             )
-        self.features.add(x.cpu())
-        return self._keep(batch, z)
+        return x, z
 
     def _keep(self, batch: Batch, z: Tensor) -> int:
         """Keep outputs and targets of a batch; the number of its records."""

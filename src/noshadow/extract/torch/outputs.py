@@ -51,8 +51,8 @@ def evaluate_torch(
     """One forward pass in evaluation mode, without gradients and without autocast.
 
     The data are read and the layer is found as an audit does it, in the first batch; the others are forward passes and
-    nothing else. Modes, random states and gradients are afterwards what they were before. Autocast is off: it would
-    keep the weights that it casts here, which have no gradient, for the training step after.
+    nothing else. Modes, random states and gradients are afterwards what they were before. Autocast around a
+    training loop is off here: outputs are in the model's own precision, as an audit sees them.
     """
     network = unwrapped(model)
     require_readable(network)
@@ -77,7 +77,7 @@ class _OutputsPass(Pass):
         batch = split(raw, self.signature).placed(self.device, self.dtype)
         self.notes |= dict.fromkeys(batch.notes)
         if self.head is None or "identity" not in self.activations:
-            return self._keep(batch, self._run(batch).z)
+            return self._keep(batch, self._checked(batch)[1])
         (result,) = named_outputs(self._call(batch), batch.count, self.output).values()
         if not result.ndim or len(result) != batch.count:
             raise InputError(

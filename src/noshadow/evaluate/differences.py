@@ -20,8 +20,20 @@ def is_ahead(first: Any, second: Any, confidence: float = 0.95) -> bool:
     With differences d = first − second, (T,) each: d̄ > t_{T−1}((1 + confidence)/2) · s_d / √T. One target tells
     nothing.
 
+    Parameters
+    ----------
+    first, second : array (T,)
+        A metric of each score over the same T targets.
+    confidence : float
+        Of the two-sided test.
+
+    Returns
+    -------
+    bool
+
     Examples
     --------
+    >>> from noshadow.evaluate import is_ahead
     >>> is_ahead([0.5, 0.7, 0.6, 0.8], [0.45, 0.66, 0.54, 0.75])
     True
     """
@@ -41,12 +53,21 @@ def best_scores(values: Mapping[str, Any], confidence: float = 0.95) -> set[str]
 
     Parameters
     ----------
-    values
-        A metric of each score over the same targets, (T,) each.
+    values : mapping from str to array (T,)
+        A metric of each score over the same targets.
+    confidence : float
+        Of the test.
 
     Returns
     -------
-    The names of these scores: all of them where nothing is told apart.
+    set of str
+        The names of these scores: all of them where nothing is told apart.
+
+    Examples
+    --------
+    >>> from noshadow.evaluate import best_scores
+    >>> best_scores({"newton": [0.5, 0.7, 0.6, 0.8], "loss": [0.1, 0.2, 0.1, 0.3]})
+    {'newton'}
     """
     if not values:
         return set()
@@ -58,8 +79,18 @@ def best_scores(values: Mapping[str, Any], confidence: float = 0.95) -> set[str]
 def deviations_apart(mean: float, std: float, other_mean: float, other_std: float) -> float:
     """|mean − other mean| / √(std² + other std²): how far apart two estimates are; ∞ where neither has a deviation.
 
+    Parameters
+    ----------
+    mean, std, other_mean, other_std : float
+        Two estimates with their standard deviations.
+
+    Returns
+    -------
+    float
+
     Examples
     --------
+    >>> from noshadow.evaluate import deviations_apart
     >>> deviations_apart(10.0, 3.0, 20.0, 4.0)
     2.0
     """
@@ -72,6 +103,22 @@ def noiseless_correlation(of_halves: float) -> float:
 
     By Spearman and Brown the whole has the reliability ρ = 2r/(1 + r), r the correlation of the halves; a noiseless
     ranking correlates with it as √ρ. Halves that disagree (r ≤ 0) leave nothing to correlate with: 0.
+
+    Parameters
+    ----------
+    of_halves : float
+        Rank correlation r between two halves of the models.
+
+    Returns
+    -------
+    float
+        From 0 to 1.
+
+    Examples
+    --------
+    >>> from noshadow.evaluate import noiseless_correlation
+    >>> round(noiseless_correlation(0.6), 3)
+    0.866
     """
     r = max(0.0, of_halves)
     return math.sqrt(2.0 * r / (1.0 + r))

@@ -169,7 +169,27 @@ def ndcg(score: Any, truth: Any, k: int | None = None, baseline: float = 0.0) ->
 
 
 def share_size(share: float, n: int, name: str = "share") -> int:
-    """How many of n records a share of them is: rounded down, at least one. ``name`` is for messages."""
+    """How many of n records a share of them is: rounded down, at least one.
+
+    Parameters
+    ----------
+    share : float
+        More than 0, at most 1.
+    n : int
+        Number of records.
+    name : str
+        What the share is called in messages.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> from noshadow.evaluate import share_size
+    >>> share_size(0.01, 1050)
+    10
+    """
     if not 0.0 < share <= 1.0:
         raise InputError(f"{name}: expected a share of the records between 0 and 1, got {share!r}")
     return max(1, int(share * n * (1.0 + 1e-12)))

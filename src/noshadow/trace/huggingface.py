@@ -27,12 +27,14 @@ class TraceCallback(TrainerCallback):
     trace : the trace; None: a new one, ``callback.trace``
     data : the training data in their order; None: those of the trainer, with its collator
 
-    Examples
-    --------
-    >>> trace = noshadow.Trace()
-    >>> trainer = Trainer(model, args, train_dataset=data, callbacks=[TraceCallback(trace)])
-    >>> trainer.train()
-    >>> noshadow.audit(model, trainer.get_train_dataloader(), trace=trace)
+    Notes
+    -----
+    .. code-block:: python
+
+        trace = noshadow.Trace()
+        trainer = Trainer(model, args, train_dataset=data, callbacks=[TraceCallback(trace)])
+        trainer.train()
+        noshadow.audit(model, trainer.get_train_dataloader(), trace=trace)
     """
 
     def __init__(self, trace: Trace | None = None, data: Any = None) -> None:

@@ -33,12 +33,14 @@ class TraceCallback(_base()):  # type: ignore[misc]  # known when it runs
     trace : the trace; None: a new one, ``callback.trace``
     data : the training data in their order; None: those of the trainer
 
-    Examples
-    --------
-    >>> trace = noshadow.Trace()
-    >>> trainer = Trainer(max_epochs=10, callbacks=[TraceCallback(trace)])
-    >>> trainer.fit(module, loader)
-    >>> noshadow.audit(module, loader, trace=trace)
+    Notes
+    -----
+    .. code-block:: python
+
+        trace = noshadow.Trace()
+        trainer = Trainer(max_epochs=10, callbacks=[TraceCallback(trace)])
+        trainer.fit(module, loader)
+        noshadow.audit(module, loader, trace=trace)
     """
 
     def __init__(self, trace: Trace | None = None, data: Any = None) -> None:

@@ -51,11 +51,18 @@ class Trace:
 
     Examples
     --------
+    >>> import noshadow, torch
+    >>> data = torch.randn(40, 3, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 2
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    >>> optimizer = torch.optim.Adam(model.parameters())
     >>> trace = noshadow.Trace()
-    >>> for epoch in range(epochs):
-    ...     train_one_epoch(model, loader)
+    >>> for epoch in range(5):
+    ...     optimizer.zero_grad()
+    ...     torch.nn.functional.cross_entropy(model(data[0]), data[1]).backward()
+    ...     _ = optimizer.step()
     ...     trace.update(model, data)
-    >>> noshadow.audit(model, data, trace=trace)
+    >>> trace.epochs, tuple(trace.mean_outputs.shape)
+    (5, (40, 2))
     """
 
     def __init__(
@@ -252,7 +259,11 @@ class Trace:
 
         Examples
         --------
-        >>> trace = noshadow.Trace.from_checkpoints(model, ["epoch5.pt", "epoch10.pt", "epoch15.pt"], data)
+        >>> import noshadow, torch
+        >>> data = torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 0, 1])
+        >>> checkpoints = [torch.nn.Linear(3, 2).state_dict() for _ in range(4)]
+        >>> noshadow.Trace.from_checkpoints(torch.nn.Linear(3, 2), checkpoints, data).epochs
+        4
         """
         if not isinstance(model, nn.Module):
             raise InputError(f"model: expected a torch Module, got {type(model).__name__}")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from noshadow import attacks, evaluate, network, shadow, theory
     from noshadow.audit import Audit, audit
     from noshadow.layer import LastLayer
+    from noshadow.predict import spread
     from noshadow.scoring import score
     from noshadow.trace import Trace
 
@@ -30,11 +31,19 @@ __all__ = [
     "network",
     "score",
     "shadow",
+    "spread",
     "theory",
 ]
 
 _PARTS = ("attacks", "evaluate", "network", "shadow", "theory")
-_HOMES = {"Audit": "audit", "audit": "audit", "LastLayer": "layer", "Trace": "trace", "score": "scoring"}
+_HOMES = {
+    "Audit": "audit",
+    "audit": "audit",
+    "LastLayer": "layer",
+    "Trace": "trace",
+    "score": "scoring",
+    "spread": "predict",
+}
 
 
 def __getattr__(name: str) -> Any:

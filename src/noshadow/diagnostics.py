@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from noshadow.errors import name_rows
 from noshadow.layer import LastLayer
+from noshadow.predict import Calibration
 
 __all__ = ["Diagnostics", "concerns"]
 
@@ -38,6 +39,8 @@ class Diagnostics:
     """The same if every output were the mean of the targets; None where that is not asked."""
     linearity: float | None = None
     """Relative distance of the outputs from a linear function of the features."""
+    calibration: Calibration | None = None
+    """What the predicted success rates rest on; None where there are none."""
     flagged: tuple[int, ...] = ()
     """Records without which the fit is undefined (h = 1): their scores are floors."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Iterator, Mapping
@@ -204,6 +205,13 @@ class LastLayer:
     def device(self) -> torch.device:
         """Where the records are read to."""
         return self.features.device
+
+    def at(self, outputs: Tensor) -> LastLayer:
+        """The same layer and records with other outputs (n, m), such as the mean over the epochs of training."""
+        other = copy.copy(self)
+        object.__setattr__(other, "outputs", outputs.to(self.outputs))
+        object.__setattr__(other, "coefficients", None)  # those of the final outputs
+        return other
 
     def records(self, rows: slice) -> Records:
         """Some consecutive records. All that looks at records outside this module reads them here, chunk by chunk."""

@@ -11,6 +11,10 @@ and W in H, in the leverage and in the step d = A(I − W'A)⁻¹g' that leaves 
 is ℓ itself, without the weight: it is what an attacker sees. So are ``loss`` and the gradient norms.
 
 Every score is oriented so that bigger means more exposed.
+
+Scores ``of_run`` are evaluated where a training run was on the way, at z̄, the mean output over its epochs, with the
+final features and H there; a memorised record has no error left at the end, but had one. Without a trace they are those
+of the final outputs.
 """
 
 from __future__ import annotations
@@ -38,6 +42,7 @@ __all__ = [
     "Score",
     "applicable",
     "entropy",
+    "exposure",
     "gradient_norm",
     "influence",
     "leave_one_out",
@@ -47,6 +52,7 @@ __all__ = [
     "newton",
     "output_gradient_norm",
     "resolve",
+    "signal_shift",
     "trace_iqr",
 ]
 
@@ -67,6 +73,8 @@ class Known:
     curvature: Leverages | None = None
     trace: Trace | None = None
     full_step: bool = False
+    of_run: bool = False
+    """The records have the mean outputs of the run that the trace is of, not the final ones."""
 
     @property
     def leverages(self) -> Leverages:
@@ -80,13 +88,6 @@ class Known:
         if self.trace is None or self.trace.losses is None:
             raise RuntimeError("this score uses the losses of every epoch: register it with needs={'losses'}")
         return self.trace.losses
-
-    @cached_property
-    def at_mean(self) -> Records:
-        """The same records with the mean outputs over the epochs, z̄, in place of the final ones."""
-        if self.trace is None or self.trace.mean_outputs is None:
-            raise RuntimeError("this score uses the mean outputs: register it with needs={'mean_outputs'}")
-        return self.trace.records(self.records)
 
     @cached_property
     def first_order_shift(self) -> Tensor:
@@ -183,6 +184,27 @@ def leave_one_out(known: Known) -> Tensor:
     return head.loss_change(known.present.outputs, known.records.targets, head.expand(known.removal.shift))
 
 
+def signal_shift(known: Known) -> Tensor:
+    """Δφ = φ(z) − φ(z + d), d = A(I − W'A)⁻¹g': how much the attack's statistic owes to the record being there. For
+    squared error, where φ is the loss, φ(z + d) − φ(z): the same as ``leave_one_out``. Of the run, at z̄."""
+    records = known.records
+    change = records.head.signal_change(records.outputs, records.targets, records.head.expand(known.removal.shift))
+    return -change if records.head.signal_scale == "logit" else change
+
+
+def exposure(known: Known) -> Tensor:
+    """E = NS · ℓ̄/ℓ(z̄): the Newton score of the run, at z̄, in proportion to the mean loss ℓ̄ over the epochs.
+    For squared error 2 h/(1 − h) times the mean squared error over the epochs. Without losses of the run, NS at z̄;
+    without a trace, the Newton score. To first order it is d′² of the strongest attack. The one to rank by."""
+    gap = newton(known)
+    if not known.of_run or known.trace is None or known.trace.losses is None:
+        return gap
+    at_mean = loss(known)
+    average = known.trace.losses.mean(known.records.rows).to(at_mean)
+    # ℓ is convex, so that ℓ̄ ≥ ℓ(z̄) but for rounding; where no loss is left at z̄ there is no gradient either
+    return gap * torch.where(at_mean > 0, average / at_mean.clamp(min=_TINY), 1.0).clamp(min=1.0)
+
+
 def mean_trace(known: Known) -> Tensor:
     """Mean over the epochs of ℓₜ, the record's loss after epoch t: how hard it was to fit, in the units of ``loss``."""
     return known.losses.mean(known.records.rows)
@@ -195,12 +217,16 @@ def trace_iqr(known: Known) -> Tensor:
     return (upper - lower).clamp(min=0.0)  # rounding must not turn it negative
 
 
-Need = Literal["curvature", "losses", "mean_outputs"]
+_TINY = torch.finfo(torch.float64).tiny
+
+Need = Literal["curvature", "losses", "mean_outputs", "calibration"]
 _WHAT_IS_NEEDED: dict[Need, str] = {
     "curvature": "the Hessian of the layer",
     "losses": "the loss of every record after each of two epochs or more; pass it as trace=, (epochs, n), or a Trace "
     "that was recorded with targets",
     "mean_outputs": "the mean outputs over the epochs of training; pass a noshadow.Trace as trace=",
+    "calibration": "records that the model was not trained on, as held_out=, or the spread of the attack's statistic "
+    "over retrainings, as spread=",
 }
 
 
@@ -210,20 +236,31 @@ class Score:
 
     needs             what ``compute`` uses beside the records
     only_classifiers  it speaks of class probabilities
+    of_attack         it speaks of the attack's statistic, which independent labels have one each of
+    of_run            it is evaluated at the mean outputs of the training run, where there is a trace of them
     default           it is computed where no scores are named
+    compute           None: it is made of the others for all records at once (``noshadow.predict``)
     """
 
-    compute: Callable[[Known], Tensor]
+    compute: Callable[[Known], Tensor] | None
     needs: frozenset[Need] = frozenset()
     only_classifiers: bool = False
+    of_attack: bool = False
+    of_run: bool = False
     default: bool = True
 
-    def applies(self, head: Head) -> bool:
-        return head.classifies or not self.only_classifiers
+    def obstacle(self, head: Head) -> str | None:
+        """Why the score is not for that head."""
+        if self.only_classifiers and not head.classifies:
+            return f"needs class probabilities, a {head.name} head has none"
+        if self.of_attack and not head.signals:
+            return "needs one attack statistic per record, independent labels have one each; audit a label at a time"
+        return None
 
 
 _CURVATURE: frozenset[Need] = frozenset({"curvature"})
 _LOSSES: frozenset[Need] = frozenset({"losses"})
+_CALIBRATION: frozenset[Need] = frozenset({"curvature", "calibration"})
 
 SCORES: dict[str, Score] = {
     "loss": Score(loss),
@@ -234,8 +271,13 @@ SCORES: dict[str, Score] = {
     "influence": Score(influence, _CURVATURE),
     "newton": Score(newton, _CURVATURE),
     "leave_one_out": Score(leave_one_out, _CURVATURE),
+    "signal_shift": Score(signal_shift, _CURVATURE, of_attack=True, of_run=True),
+    "attack_power": Score(None, _CALIBRATION, of_attack=True, of_run=True),
+    "attack_accuracy": Score(None, _CALIBRATION, of_attack=True, of_run=True),
+    "attack_tpr": Score(None, _CALIBRATION, of_attack=True, of_run=True),
     "mean_trace": Score(mean_trace, _LOSSES),
     "trace_iqr": Score(trace_iqr, _LOSSES),
+    "exposure": Score(exposure, _CURVATURE, of_run=True),
 }
 
 
@@ -244,7 +286,7 @@ def applicable(head: Head, given: frozenset[Need], every: bool = False) -> list[
     return [
         name
         for name, entry in SCORES.items()
-        if (entry.default or every) and entry.applies(head) and entry.needs <= given
+        if (entry.default or every) and entry.obstacle(head) is None and entry.needs <= given
     ]
 
 
@@ -258,8 +300,8 @@ def resolve(head: Head, scores: Sequence[str] | None, given: frozenset[Need]) ->
     for name in names:
         if name not in SCORES:
             raise InputError(f"scores: {name!r} is not a score; use one of {', '.join(SCORES)}")
-        if not SCORES[name].applies(head):
-            raise InputError(f"scores: {name!r} needs class probabilities, a {head.name} head has none")
+        if obstacle := SCORES[name].obstacle(head):
+            raise InputError(f"scores: {name!r} {obstacle}")
         for need in sorted(SCORES[name].needs - given):
             raise InputError(f"scores: {name!r} needs {_WHAT_IS_NEEDED[need]}")
     return list(dict.fromkeys(names))

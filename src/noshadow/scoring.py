@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from noshadow.curvature import DEFAULT_MEMORY, Curvature, build_curvature
 from noshadow.diagnostics import Diagnostics, concerns
 from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.layer import LastLayer
-from noshadow.progress import Progress, progress_bar
+from noshadow.predict import Calibration, HeldOut, Rates, calibrate, rates_of_law, statistic
+from noshadow.progress import Advance, Progress, progress_bar
 from noshadow.scores import SCORES, Known, Need, resolve
 from noshadow.trace import Trace
 
@@ -30,6 +33,9 @@ def score(
     trace: Any = None,
     *,
     curvature: str = "auto",
+    spread: tuple[float, float] | None = None,
+    gap: float | None = None,
+    held_out: Any = None,
     full_step: bool = False,
     memory: float = DEFAULT_MEMORY,
     progress: Progress = None,
@@ -45,10 +51,19 @@ def score(
         head.
     trace : Trace or array (epochs, n), optional
         What training remembers of the same records, in the same order: a ``Trace``, or their losses after each epoch;
-        adds ``mean_trace`` and ``trace_iqr``.
+        adds ``mean_trace`` and ``trace_iqr``. With the mean outputs that a ``Trace`` holds, ``signal_shift`` and
+        ``exposure`` are those of the run.
     curvature : str
         How the Hessian is treated, a name from ``noshadow.curvature.CURVATURES``; "auto": the first that fits into
         memory.
+    spread : (float, float), optional
+        σ_in and σ_out of the attack's statistic over retrainings, by ``noshadow.spread`` on members and on held-out
+        records; adds the predicted rates ``attack_power`` (d′), ``attack_accuracy`` and ``attack_tpr`` (at 1 % FPR).
+    gap : float, optional
+        Mean statistic of members minus that of held-out records: scales the predicted rates, in place of held_out.
+    held_out : (outputs, targets) or LastLayer, optional
+        Of the same model for records that it was not trained on. They scale the predicted rates; without spread they
+        also give one, uncalibrated.
     full_step : bool
         ``newton`` and ``leave_one_out`` of the heads that one more Newton step would give, with the record and without
         it: their size at convergence, for a head that stopped short of it. An attack sees the head as it is: to rank
@@ -90,7 +105,16 @@ def score(
     3     0.976          0.810
     """
     frame, diagnostics = score_with_diagnostics(
-        layer, scores, trace, curvature=curvature, full_step=full_step, memory=memory, progress=progress
+        layer,
+        scores,
+        trace,
+        curvature=curvature,
+        spread=spread,
+        gap=gap,
+        held_out=held_out,
+        full_step=full_step,
+        memory=memory,
+        progress=progress,
     )
     for message in concerns(layer, diagnostics):
         warnings.warn(message, NoshadowWarning, stacklevel=2)
@@ -103,52 +127,161 @@ def score_with_diagnostics(
     trace: Any = None,
     *,
     curvature: str = "auto",
+    spread: tuple[float, float] | None = None,
+    gap: float | None = None,
+    held_out: Any = None,
     full_step: bool = False,
     memory: float = DEFAULT_MEMORY,
     progress: Progress = None,
 ) -> tuple[pd.DataFrame, Diagnostics]:
     """The scores and what was found on the way, without warnings."""
     remembered = None if trace is None else Trace.of(trace, layer)
-    names = resolve(layer.kind, scores, given(remembered))
-    curved = any("curvature" in SCORES[name].needs for name in names)
-    with progress_bar("Scoring", layer.n * (3 if curved else 1), progress) as advance:
-        hessian = build_curvature(layer, curvature, memory, advance) if curved else None
-        columns = {name: torch.empty(layer.n, dtype=torch.float64) for name in names}
-        influence_sum, flagged = 0.0, []
-        for known in _chunks(layer, hessian, remembered, full_step):
-            rows = known.records.rows
-            for name, column in columns.items():
-                column[rows] = SCORES[name].compute(known)
-            if hessian is not None:
-                influence_sum += float((known.records.pull * known.first_order_shift).sum())
-                flagged += (known.removal.undefined.nonzero().flatten() + rows.start).tolist()
-            advance(len(known.records))
-    frame = pd.DataFrame({name: column.numpy() for name, column in columns.items()})
-    _require_finite(frame)
-    return frame, Diagnostics() if hessian is None else _diagnostics(layer, hessian, influence_sum, flagged)
+    spreads = _spreads(spread, gap, held_out)
+    available = given(remembered, spreads is not None or held_out is not None)
+    names = resolve(layer.kind, scores, available)
+    rated = [name for name in names if SCORES[name].compute is None]
+    computed = list(dict.fromkeys([name for name in names if name not in rated] + (_BASIS if rated else [])))
+    points = _points(layer, computed, remembered)
+    steps = sum(3 if _curved(some) else 1 for _, some, _ in points)
+    columns: dict[str, Tensor] = {}
+    diagnostics = Diagnostics()
+    with progress_bar("Scoring", layer.n * steps, progress) as advance:
+        for place, some, of_run in points:
+            hessian = build_curvature(place, curvature, memory, advance) if _curved(some) else None
+            found, influence_sum, flagged = _pass(place, some, hessian, remembered, full_step, of_run, advance)
+            columns |= found
+            if hessian is not None and not (of_run and diagnostics.rank is not None):
+                diagnostics = _diagnostics(layer, hessian, influence_sum, flagged, of_run)
+    values = {name: column.numpy() for name, column in columns.items()}
+    _require_finite(values)
+    if rated:
+        calibration, rates = _rates(layer, values, remembered, spreads, gap, held_out)
+        diagnostics = replace(diagnostics, calibration=calibration)
+        values |= {name: getattr(rates, name.removeprefix("attack_")) for name in rated}
+    return pd.DataFrame({name: values[name] for name in names}), diagnostics
 
 
-def given(trace: Trace | None) -> frozenset[Need]:
-    """What scores may need and there is: a Hessian can always be had, the rest is what the trace holds."""
+_BASIS = ["exposure", "leverage", "loss"]  # what rates are made of
+
+
+def given(trace: Trace | None, calibrated: bool = False) -> frozenset[Need]:
+    """What scores may need and there is: a Hessian can always be had, the rest is what trace and caller have."""
     found: set[Need] = {"curvature"}
     if trace is not None and trace.losses is not None and trace.epochs > 1:
         found.add("losses")
     if trace is not None and trace.mean_outputs is not None:
         found.add("mean_outputs")
+    if calibrated:
+        found.add("calibration")
     return frozenset(found)
 
 
-def _chunks(layer: LastLayer, hessian: Curvature | None, trace: Trace | None, full_step: bool) -> Iterator[Known]:
+def _curved(names: Sequence[str]) -> bool:
+    return any("curvature" in SCORES[name].needs for name in names)
+
+
+def _points(layer: LastLayer, names: list[str], trace: Trace | None) -> list[tuple[LastLayer, list[str], bool]]:
+    """Where each score is evaluated: at the final outputs or, those of the run, at its mean outputs."""
+    if trace is None or trace.mean_outputs is None:
+        return [(layer, names, False)]
+    of_run = [name for name in names if SCORES[name].of_run]
+    final = [name for name in names if name not in of_run]
+    run = layer.at(trace.mean_outputs) if of_run else layer
+    return [point for point in ((layer, final, False), (run, of_run, True)) if point[1]]
+
+
+def _pass(
+    layer: LastLayer,
+    names: list[str],
+    hessian: Curvature | None,
+    trace: Trace | None,
+    full_step: bool,
+    of_run: bool,
+    advance: Advance,
+) -> tuple[dict[str, Tensor], float, list[int]]:
+    """The scores of all records at one point, the sum of their influences and the rows that are flagged."""
+    columns = {name: torch.empty(layer.n, dtype=torch.float64) for name in names}
+    influence_sum, flagged = 0.0, []
+    for known in _chunks(layer, hessian, trace, full_step and not of_run, of_run):
+        rows = known.records.rows
+        for name, column in columns.items():
+            compute = SCORES[name].compute
+            assert compute is not None  # those that are made of others are not here
+            column[rows] = compute(known)
+        if hessian is not None:
+            influence_sum += float((known.records.pull * known.first_order_shift).sum())
+            flagged += (known.removal.undefined.nonzero().flatten() + rows.start).tolist()
+        advance(len(known.records))
+    return columns, influence_sum, flagged
+
+
+def _spreads(spread: Any, gap: Any, held_out: Any) -> tuple[float, float] | None:
+    """The two spreads, checked."""
+    if gap is not None and held_out is not None:
+        raise InputError("gap: held_out= says it; pass one of the two")
+    if gap is not None and not (isinstance(gap, (int, float, np.floating, np.integer)) and math.isfinite(gap)):
+        raise InputError(f"gap: expected a number, mean statistic of members minus that of others, got {gap!r}")
+    if spread is None:
+        if gap is not None:
+            raise InputError("gap: it scales the predicted rates, which need spread= too")
+        return None
+    try:
+        inside, outside = (float(value) for value in spread)
+    except (TypeError, ValueError):
+        raise InputError(f"spread: expected two numbers, of members and of held-out records, got {spread!r}") from None
+    if not (0 < inside < math.inf and 0 < outside < math.inf):
+        raise InputError(f"spread: expected two positive numbers, got {spread!r}")
+    return inside, outside
+
+
+def _rates(
+    layer: LastLayer,
+    values: dict[str, Any],
+    trace: Trace | None,
+    spreads: tuple[float, float] | None,
+    gap: float | None,
+    held_out: Any,
+) -> tuple[Calibration, Rates]:
+    """The predicted rates of all records, and what they rest on."""
+    others = None if held_out is None else HeldOut.of(layer.kind, *_pair(held_out))
+    phi = statistic(layer.kind, layer.outputs, layer.targets)
+    calibration = calibrate(layer.kind, values["exposure"], phi, values["loss"], others, spreads, gap)
+    if layer.kind.classifies:
+        return calibration, calibration.rates(values["exposure"])
+    # squared error: the residual of the run, its mean square where losses were kept
+    error = values["loss"]
+    if trace is not None and trace.losses is not None and trace.mean_outputs is not None:
+        error = trace.losses.mean(slice(None)).numpy()
+    elif trace is not None and trace.mean_outputs is not None:
+        error = layer.kind.loss(trace.mean_outputs.to(layer.outputs), layer.targets).numpy()
+    return calibration, rates_of_law(values["leverage"], np.sqrt(error), calibration)
+
+
+def _pair(held_out: Any) -> tuple[Any, Any]:
+    if isinstance(held_out, LastLayer):
+        return held_out.outputs, held_out.targets
+    if not (isinstance(held_out, (tuple, list)) and len(held_out) == 2):
+        raise InputError("held_out: expected (outputs, targets) of records that the model was not trained on")
+    return held_out[0], held_out[1]
+
+
+def _chunks(
+    layer: LastLayer, hessian: Curvature | None, trace: Trace | None, full_step: bool, of_run: bool
+) -> Iterator[Known]:
     """All records in order, a chunk at a time, with what is known of them."""
     if hessian is None:
         for rows in layer.chunks(_PLAIN_CHUNK):
-            yield Known(layer.records(rows), None, trace)
+            yield Known(layer.records(rows), None, trace, of_run=of_run)
     else:
         for leverages in hessian.chunks():
-            yield Known(leverages.records, leverages, trace, full_step)
+            yield Known(leverages.records, leverages, trace, full_step, of_run)
 
 
-def _diagnostics(layer: LastLayer, hessian: Curvature, influence_sum: float, flagged: list[int]) -> Diagnostics:
+def _diagnostics(
+    layer: LastLayer, hessian: Curvature, influence_sum: float, flagged: list[int], of_run: bool
+) -> Diagnostics:
+    if of_run:  # nobody says that the mean outputs are stationary
+        return Diagnostics(rank=hessian.rank, null_directions=hessian.null_directions, flagged=tuple(flagged))
     found = hessian.stationarity
     return Diagnostics(
         rank=hessian.rank,
@@ -164,10 +297,10 @@ def _diagnostics(layer: LastLayer, hessian: Curvature, influence_sum: float, fla
     )
 
 
-def _require_finite(frame: pd.DataFrame) -> None:
+def _require_finite(columns: dict[str, Any]) -> None:
     """The last line of defence: numbers near the end of the floating-point range can still overflow."""
-    for name, column in frame.items():
-        bad = np.flatnonzero(~np.isfinite(column.to_numpy())).tolist()
+    for name, column in columns.items():
+        bad = np.flatnonzero(~np.isfinite(column)).tolist()
         if bad:
             traced = "losses" in SCORES[str(name)].needs
             source, cause = ("trace", "losses") if traced else ("features, outputs", "features")

@@ -142,9 +142,9 @@ def test_a_score_of_the_mean_outputs_says_what_it_needs(monkeypatch):
     layer, z = layer_and_epochs()
 
     def loss_at_mean(known: Known):
-        return known.at_mean.head.loss(known.at_mean.outputs, known.at_mean.targets)
+        return known.records.head.loss(known.records.outputs, known.records.targets)
 
-    monkeypatch.setitem(SCORES, "loss_at_mean", Score(loss_at_mean, frozenset({"mean_outputs"})))
+    monkeypatch.setitem(SCORES, "loss_at_mean", Score(loss_at_mean, frozenset({"mean_outputs"}), of_run=True))
     got = score(layer, ["loss_at_mean"], Trace.from_outputs(z))["loss_at_mean"]
     mean = torch.from_numpy(z).double().mean(0)
     np.testing.assert_allclose(got, torch.nn.functional.cross_entropy(mean, layer.targets, reduction="none"), rtol=1e-5)

@@ -1,0 +1,363 @@
+r"""From exposure to the success of an attack: predicted for every record, without training a shadow model.
+
+An attacker who knows how a record's statistic φ is distributed over models trained with it and without it tells the two
+apart with the optimal test between
+
+.. math::
+
+    \varphi_{out} \sim N(0, \sigma_{out}^2), \qquad
+    \varphi_{in} \sim N(s_i, \sigma_i^2), \qquad \sigma_i = \sigma_{out} (1 + s_i)^{-\beta}
+
+(φ of classes is a logit; the means are measured from the one without the record.) None of its parts is fitted to the
+results of an attack:
+
+shift    :math:`s_i = c\, E_i^{\gamma}` with the exposure E of the record. Members without their shift and held-out
+         records are drawn from one population: c and γ are those for which the distribution of φᵢ − sᵢ over the members
+         is nearest, in Wasserstein's distance, to that of φ over held-out records. Known only by its mean, the gap, the
+         shift is :math:`c\sqrt{E_i}`: E is d′² to first order.
+spread   σ_out of a model trained again with another seed is what the seed does. Other data does more: to first order
+         what held-out records lose on members is what the variance V of φ over data costs,
+         :math:`\bar\ell_{out} - \bar\ell_{in} = V\, \overline{(\partial\ell/\partial\varphi)^2}`, and models on random
+         halves of a pool vary by half of it: :math:`\sigma_{out}^2 = \sigma_{seed}^2 + V/2`.
+β        a record that moves a lot is held where the model puts it: its φ varies less when it is in. β is such that the
+         mean of σᵢ² over the members is to σ_out² as the two spreads of the seed are to each other.
+
+For squared error the law is exact (Section 3 of the paper) and nothing is scaled: the residual e of the model without
+the record is N(ε, σ_out²), with it (1 − h) e, and the statistic is the squared residual; h and ε are those of the run,
+and V is half of the gap of the losses, since their curvature is 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import optimize, special
+
+from noshadow.errors import InputError
+from noshadow.heads import Head, make_head
+from noshadow.heads.targets import check_targets
+from noshadow.tensors import as_floats, as_tensor
+
+__all__ = [
+    "EXPONENTS",
+    "FPR",
+    "STEEPEST",
+    "Calibration",
+    "Floats",
+    "HeldOut",
+    "Rates",
+    "calibrate",
+    "gaussian_accuracy",
+    "gaussian_tpr",
+    "match_shift",
+    "rates_of_law",
+    "rms_difference",
+    "spread",
+    "statistic",
+]
+
+FPR = 0.01
+"""The false-positive rate of ``attack_tpr``."""
+EXPONENTS = (0.15, 0.25, 0.35, 0.5, 0.65, 0.8, 1.0, 1.25)
+"""γ that are tried; between neighbours the distance hardly changes."""
+STEEPEST = 3.0
+"""The largest β."""
+_SAMPLE = 20_000  # records on which c and γ are found: more would not change their digits
+_LEVELS = 400  # quantiles that are compared
+_SAME = 1e-6  # spreads that differ by less than this share are one
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Per record, (n,): d′ of the statistic, the success rate of the optimal test (½ … 1), its TPR at 1 % FPR."""
+
+    power: Floats
+    accuracy: Floats
+    tpr: Floats
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What the predicted rates rest on.
+
+    spread_in, spread_out  of φ over models, in its own units; of the seed alone where there was a rerun
+    resampled              factor for what other data adds to the spread
+    scale, exponent        c and γ of the shift; None for squared error, whose law needs none
+    contraction            β
+    gap                    mean φ of the members minus that of held-out records; None where it is not known
+    seeded                 the spreads were measured with a rerun, not derived from the gap of the losses
+    """
+
+    spread_in: float
+    spread_out: float
+    resampled: float = 1.0
+    scale: float | None = None
+    exponent: float | None = None
+    contraction: float = 0.0
+    gap: float | None = None
+    seeded: bool = True
+
+    def shift(self, exposure: Floats) -> Floats:
+        """s = c E^γ, (n,)."""
+        if self.scale is None or self.exponent is None:
+            raise RuntimeError("the law of squared error has no scaled shift")
+        return self.scale * np.maximum(exposure, 0.0) ** self.exponent
+
+    def rates(self, exposure: Floats) -> Rates:
+        """The predicted rates of records with these exposures."""
+        shift = self.shift(exposure)
+        outside = np.full_like(shift, self.spread_out * self.resampled)
+        inside = outside * (1.0 + shift) ** -self.contraction
+        power = shift / np.sqrt((inside**2 + outside**2) / 2.0)
+        return Rates(power, gaussian_accuracy(shift, inside, outside), gaussian_tpr(shift, inside, outside))
+
+
+def statistic(head: Head, outputs: Any, targets: Any, name: str = "outputs") -> Floats:
+    """What an attacker looks at, higher on members: φ (n,) of classes; of squared error the predictions (n, m)."""
+    z = as_floats(outputs, name).to(torch.float64)
+    z = z.unsqueeze(1) if z.ndim == 1 else z
+    if z.ndim != 2:
+        raise InputError(f"{name}: expected shape (n,) or (n, m), got {tuple(z.shape)}")
+    if not bool(torch.isfinite(z).all()):
+        row = int((~torch.isfinite(z)).any(1).nonzero()[0])
+        raise InputError(f"{name}: NaN or infinite in row {row} (counted from 0)")
+    head.check_width(z.shape[1])
+    y = check_targets(head, as_tensor(targets, "targets"), len(z), z.shape[1], name)
+    values = head.signal(z, y.to(z.device)) if head.classifies else z
+    return np.asarray(values.cpu().numpy(), dtype=np.float64)
+
+
+def spread(outputs: Any, rerun_outputs: Any, targets: Any, head: str) -> float:
+    r"""How much the attack's statistic of a record varies from one training run to another.
+
+    .. math::
+
+        \hat\sigma = \sqrt{\tfrac{1}{2n} \sum_i (\varphi_i - \varphi_i')^2}
+
+    for φ and φ′ of two models of one recipe; of squared error φ is the prediction. Take it on the members and on
+    held-out records, and pass both to ``noshadow.score`` as ``spread=(σ_in, σ_out)``.
+
+    Parameters
+    ----------
+    outputs, rerun_outputs : array (n, m)
+        Logits or predictions of the two models for the same records, in the same order.
+    targets : array (n,) or (n, m)
+        Their targets.
+    head : "softmax", "logistic" or "squared"
+        The loss that both were trained with.
+
+    Returns
+    -------
+    float
+        In nats; in units of the target for squared error.
+
+    Raises
+    ------
+    InputError
+        Outputs of different shapes; two runs that are the same to the last digit.
+
+    Examples
+    --------
+    >>> import noshadow
+    >>> noshadow.spread([[2.0], [1.0]], [[2.2], [0.8]], [1, 1], "logistic").__round__(4)
+    0.1414
+    """
+    first = as_floats(outputs, "outputs")
+    second = as_floats(rerun_outputs, "rerun_outputs")
+    if first.shape != second.shape:
+        raise InputError(
+            f"rerun_outputs: expected shape {tuple(first.shape)}, that of outputs, got {tuple(second.shape)}; both "
+            "are of the same records in the same order"
+        )
+    kind = make_head(head, 1 if first.ndim == 1 else first.shape[-1])
+    if not kind.signals:
+        raise InputError("head: a multi-label head has no single attack statistic; take one label at a time")
+    return rms_difference(statistic(kind, first, targets), statistic(kind, second, targets, "rerun_outputs"))
+
+
+def rms_difference(first: Floats, second: Floats) -> float:
+    """√(mean (φ − φ′)² / 2); two runs that are the same are refused."""
+    found = float(np.sqrt(np.mean((first - second) ** 2) / 2.0))
+    if found == 0.0:
+        raise InputError(
+            "rerun: it gives the same outputs as the model, to the last digit; pass a second model, trained on the "
+            "same records with another seed"
+        )
+    return found
+
+
+def gaussian_accuracy(shift: Any, inside: Any, outside: Any) -> Floats:
+    """Success rate of the optimal test between N(0, outside²) and N(shift, inside²), both as likely: ½ … 1.
+
+    ½ + ½ TV: the densities cross where a quadratic vanishes, at one point for equal widths.
+    """
+    mu, s, t = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (shift, inside, outside)))
+    alike = np.abs(s - t) <= _SAME * t
+    equal = special.ndtr(np.abs(mu) / (s + t))
+    middle, half = _crossing(mu, np.where(alike, 0.5 * t, s), t, 0.0)
+    gain = np.abs(_between(middle, half, mu, s) - _between(middle, half, 0.0, t))
+    return np.where(alike, equal, np.clip(0.5 + 0.5 * gain, 0.5, 1.0))
+
+
+def gaussian_tpr(shift: Any, inside: Any, outside: Any, fpr: float = FPR) -> Floats:
+    """True-positive rate of the most powerful test between the two at a false-positive rate."""
+    mu, s, t = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (shift, inside, outside)))
+    alike = np.abs(s - t) <= _SAME * t
+    threshold = special.ndtr(special.ndtri(fpr) + np.abs(mu) / t)
+    other = np.where(alike, 0.5 * t, s)
+    centre = mu * t**2 / (t**2 - other**2)  # the ratio of the densities depends on the distance from here alone
+    narrow = other < t
+    low, high = np.zeros_like(mu), np.abs(centre) + 40.0 * (t + other)
+    for _ in range(100):
+        half = 0.5 * (low + high)
+        taken = _between(centre, half, 0.0, t)
+        too_many = np.where(narrow, taken, 1.0 - taken) > fpr
+        shrink = too_many == narrow
+        low, high = np.where(shrink, low, half), np.where(shrink, half, high)
+    found = _between(centre, 0.5 * (low + high), mu, s)
+    return np.where(alike, threshold, np.clip(np.where(narrow, found, 1.0 - found), 0.0, 1.0))
+
+
+def _crossing(mu: Floats, s: Floats, t: Floats, log_ratio: float) -> tuple[Floats, Floats]:
+    """Middle and half-width of the interval at whose ends log N(x; mu, s²)/N(x; 0, t²) has that value; s ≠ t."""
+    curve = 1.0 / s**2 - 1.0 / t**2
+    middle = mu / s**2 / curve
+    inside = middle**2 - (mu**2 / s**2 + 2.0 * (np.log(s / t) + log_ratio)) / curve
+    return middle, np.sqrt(np.maximum(inside, 0.0))
+
+
+def _between(middle: Floats, half: Floats, mu: Any, s: Any) -> Floats:
+    """P(|x − middle| < half) for x ~ N(mu, s²)."""
+    return np.asarray(special.ndtr((middle + half - mu) / s) - special.ndtr((middle - half - mu) / s))
+
+
+def match_shift(exposure: Floats, members: Floats, held_out: Floats) -> tuple[float, float]:
+    """c ≥ 0 and γ for which members − c·exposure^γ are distributed as held_out are, as nearly as may be.
+
+    exposure, members  (n,), (n,): E and φ of the members
+    held_out           (k,): φ of records that the model was not trained on
+    """
+    chosen = np.random.default_rng(0).permutation(len(members))[:_SAMPLE]
+    phi, levels = members[chosen], (np.arange(_LEVELS) + 0.5) / _LEVELS
+    goal = np.quantile(held_out, levels)
+    wide = float(np.ptp(np.concatenate([phi, held_out])))
+    positive = np.maximum(exposure[chosen], 0.0)
+    typical = float(np.median(positive[positive > 0])) if (positive > 0).any() else 0.0
+    best = (float(np.abs(np.quantile(phi, levels) - goal).mean()), 0.0, 0.5)
+    if typical == 0.0 or wide == 0.0:
+        return best[1:]
+    for exponent in EXPONENTS:
+        shape = (positive / typical) ** exponent
+        shape = np.minimum(shape, 10.0 * np.quantile(shape, 0.99))  # one record that explodes shall not decide
+
+        def distance(log_scale: float, shape: Floats = shape) -> float:
+            return float(np.abs(np.quantile(phi - np.exp(log_scale) * shape, levels) - goal).mean())
+
+        grid = np.log(wide / float(shape.mean())) + np.linspace(-12.0, 1.0, 27)
+        start = int(np.argmin([distance(point) for point in grid]))
+        ends = grid[max(start - 1, 0)], grid[min(start + 1, len(grid) - 1)]
+        found = optimize.minimize_scalar(distance, bounds=ends, method="bounded", options={"xatol": 1e-4})
+        if found.fun < best[0]:
+            best = (float(found.fun), float(np.exp(found.x)) / typical**exponent, exponent)
+    return best[1:]
+
+
+def _contraction(shift: Floats, ratio: float) -> float:
+    """β with mean (1 + s)^(−2β) = ratio, from 0 for a ratio of 1 or more."""
+
+    def excess(beta: float) -> float:
+        return float(np.mean((1.0 + shift) ** (-2.0 * beta))) - ratio
+
+    if ratio >= 1.0 or excess(0.0) <= 0.0:
+        return 0.0
+    return STEEPEST if excess(STEEPEST) > 0 else float(optimize.brentq(excess, 0.0, STEEPEST))
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Records that the model was not trained on: its statistic, loss (k,) and (∂ℓ/∂φ)² (k,) of them."""
+
+    statistic: Floats
+    loss: Floats
+    squared_gradient: Floats
+
+    @classmethod
+    def of(cls, head: Head, outputs: Any, targets: Any) -> HeldOut:
+        phi = statistic(head, outputs, targets, "held_out")
+        z = as_floats(outputs, "held_out").to(torch.float64)
+        z = z.unsqueeze(1) if z.ndim == 1 else z
+        y = check_targets(head, as_tensor(targets, "targets"), len(z), z.shape[1], "held_out").to(z.device)
+        slope = special.expit(-phi) if head.classifies else np.full(len(phi), np.nan)  # not asked for squared error
+        return cls(phi, head.loss(z, y).cpu().numpy(), slope**2)
+
+
+def calibrate(
+    head: Head,
+    exposure: Floats,
+    statistic_in: Floats,
+    loss_in: Floats,
+    held_out: HeldOut | None,
+    spreads: tuple[float, float] | None,
+    gap: float | None = None,
+) -> Calibration:
+    """What the rates of these members rest on: from held-out records, spreads of a rerun, or both.
+
+    exposure, statistic_in, loss_in  (n,) of the members
+    spreads                          σ_in and σ_out of ``spread``; None: derived from the gap of the losses
+    gap                              in place of held-out records: mean φ of members minus that of others
+    """
+    variance = 0.0
+    if held_out is not None:
+        lost = max(float(held_out.loss.mean() - loss_in.mean()), 0.0)
+        slope = float(held_out.squared_gradient.mean()) if head.classifies else 2.0
+        variance = lost / slope if slope > 0 else 0.0
+    if spreads is None:
+        if variance == 0.0:
+            raise InputError(
+                "held_out: its records fit as well as the members do, so that no spread can be derived from them; pass "
+                "rerun=, a second model trained with another seed"
+            )
+        spreads, factor = (float(np.sqrt(variance / 2.0)),) * 2, 1.0
+        seeded = False
+    else:
+        factor, seeded = float(np.sqrt(1.0 + variance / 2.0 / spreads[1] ** 2)), True
+    inside, outside = spreads
+    if not head.classifies:
+        return Calibration(inside, outside, factor, seeded=seeded)
+    if held_out is not None:
+        scale, exponent = match_shift(exposure, statistic_in, held_out.statistic)
+        gap = float(statistic_in.mean() - held_out.statistic.mean())
+    else:
+        exponent = 0.5
+        root = np.sqrt(np.maximum(exposure, 0.0))
+        mean = float(np.minimum(root, 10.0 * np.quantile(root, 0.99)).mean())
+        scale = 1.0 if gap is None else max(gap, 0.0) / mean if mean > 0 else 0.0
+    found = Calibration(inside, outside, factor, scale, exponent, 0.0, gap, seeded)
+    beta = _contraction(found.shift(exposure), (inside / outside) ** 2) if seeded else 0.0
+    return Calibration(inside, outside, factor, scale, exponent, beta, gap, seeded)
+
+
+def rates_of_law(leverage: Floats, error: Floats, calibration: Calibration) -> Rates:
+    """Rates of squared error by the exact law: e_out ~ N(ε, τ²), e_in = (1 − h) e_out, statistic e².
+
+    leverage  (n,) h
+    error     (n,) the size of the residual with the record in the fit; ε = error/(1 − h)
+    """
+    from noshadow import theory  # here: it is for this head alone
+
+    tau = calibration.spread_out * calibration.resampled
+    h = np.clip(leverage, 1e-12, 1.0 - 1e-8)
+    a, epsilon = h / (1.0 - h), error / (1.0 - h)
+    place = {"n": 3, "p": 1}  # any n and p: what counts is a = h̄/(n − p) and τ = σ √a
+    freedom = place["n"] - place["p"]
+    law: dict[str, Any] = {"leverage": a * freedom, "error": epsilon, **place, "sigma": tau / np.sqrt(a)}
+    accuracy = np.asarray(theory.success_rate(**law), dtype=np.float64)
+    tpr = np.asarray(theory.tpr_at_fpr(FPR, **law), dtype=np.float64)
+    power = epsilon * h / (tau * np.sqrt((1.0 + (1.0 - h) ** 2) / 2.0))
+    return Rates(power, accuracy, tpr)

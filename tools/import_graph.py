@@ -27,6 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("layer",),
     ("attacks", "curvature", "objective", "theory"),
     ("predict",),
+    ("comparison",),
     ("drawing", "extract"),
     ("diagnostics", "network", "shadow", "trace"),
     ("scores",),

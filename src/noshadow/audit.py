@@ -6,7 +6,7 @@ import io
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from noshadow._version import __version__
+from noshadow.comparison import compare_runs
 from noshadow.curvature import DEFAULT_MEMORY
 from noshadow.diagnostics import Diagnostics, concerns
 from noshadow.errors import InputError, NoshadowWarning
@@ -31,7 +32,7 @@ from noshadow.tables import save_table
 
 __all__ = ["Audit", "audit"]
 
-_PREFERENCE = ("leave_one_out", "newton", "influence", "loss")
+_PREFERENCE = ("exposure", "leave_one_out", "newton", "influence", "loss")
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +124,8 @@ class Audit:
             cells = {**record, "flagged": "yes" if record["flagged"] else ""}
             rows.add_row(*(Text(_cell(cells[column])) for column in columns))
         notes = [Text(f"note: {note}", style="yellow") for note in self.notes]
-        return Group(rows, *notes)
+        advice = [Text(f"hint: {hint}", style="dim") for hint in facts.get("advice", ())]
+        return Group(rows, *notes, *advice)
 
     def _repr_html_(self) -> str:
         """Notebooks: the rich summary as HTML; rich escapes the cells."""
@@ -157,6 +159,8 @@ def audit(
     output: str | int | None = None,
     scores: Sequence[str] | None = None,
     trace: Any = None,
+    rerun: Any = None,
+    held_out: Any = None,
     full_step: bool = False,
     batch_size: int = 256,
     memory: float = DEFAULT_MEMORY,
@@ -196,7 +200,15 @@ def audit(
     scores : sequence of str, optional
         Names of scores; None: all that apply.
     trace : Trace or array (epochs, n), optional
-        What training remembers of each record: a ``Trace``, or its loss after each epoch.
+        What training remembers of each record: a ``Trace`` of this run, of a rerun with another seed or of its
+        checkpoints, or its loss after each epoch.
+    rerun : model, optional
+        A second model of the same recipe, trained on the same records with another seed: how far the attack's statistic
+        moves between runs. Where the model is a LastLayer, one of the same records, or a pair of those of members and
+        held-out records.
+    held_out : data, optional
+        Records that neither model was trained on, in the form of the data; a LastLayer where the model is one. With it
+        come the predicted rates ``attack_power``, ``attack_accuracy`` and ``attack_tpr``; the rerun calibrates them.
     full_step : bool
         Score the heads that one more Newton step would give (see ``noshadow.score``).
     batch_size : int
@@ -229,27 +241,34 @@ def audit(
     >>> x, y = load_diabetes(return_X_y=True)
     >>> audit = noshadow.audit(Ridge(alpha=0.1).fit(x, y), (x, y))
     >>> audit
-    Audit(442 records, squared head, ranked by 'leave_one_out')
+    Audit(442 records, squared head, ranked by 'exposure')
     >>> len(audit.top(0.01))
     4
     """
     objective = Objective(
         head, loss, ridge, weight_decay, sample_weight, class_weight, label_smoothing, optimizer=optimizer
     )
+    choices: dict[str, Any] = {"layer": layer, "output": output, "batch_size": batch_size}
+    choices |= {"memory": memory, "progress": progress}
     with _gathered() as warned:
-        found = extract(
-            model,
-            data,
-            objective,
-            layer=layer,
-            output=output,
-            batch_size=batch_size,
-            memory=memory,
-            progress=progress,
-        )
+        found = extract(model, data, objective, **choices)
     names = _names(ids, found.index, found.layer.n)
+
+    def read(other: Any, records: Any) -> LastLayer:
+        with _gathered():  # what there is to know of the model was said
+            return extract(other, records, Objective(found.layer.head), **choices).layer
+
+    spreads, others = compare_runs(model, data, found.layer, rerun, held_out, read)
     frame, diagnostics = score_with_diagnostics(
-        found.layer, scores, trace, full_step=full_step, memory=memory, progress=progress
+        found.layer,
+        scores,
+        trace,
+        spread=spreads,
+        held_out=others,
+        source="rerun",
+        full_step=full_step,
+        memory=memory,
+        progress=progress,
     )
     notes = tuple(dict.fromkeys((*found.notes, *warned, *found.layer.notes, *concerns(found.layer, diagnostics))))
     for note in notes:
@@ -260,6 +279,8 @@ def audit(
     table = pd.concat([pd.DataFrame({"id": names, **_targets(found)}), frame], axis=1).assign(flagged=flagged)
     ranking = next((name for name in _PREFERENCE if name in frame), str(frame.columns[0]))
     metadata = _metadata(found, diagnostics, ranking, full_step)
+    metadata |= {"trace": _remembered(trace), "calibration": _calibration(diagnostics)}
+    metadata["advice"] = _advice(metadata, found.layer)
     return Audit(table, metadata, notes)
 
 
@@ -298,6 +319,40 @@ def _targets(found: Extracted) -> dict[str, Any]:
     if targets.ndim == 1 or targets.shape[1] == 1:
         return {"target": targets.reshape(-1)}
     return {f"target_{k}": targets[:, k] for k in range(targets.shape[1])}
+
+
+def _remembered(trace: Any) -> str:
+    """What the trace held: mean outputs, losses alone, or nothing."""
+    if trace is None:
+        return "none"
+    return "mean outputs" if getattr(trace, "mean_outputs", None) is not None else "losses"
+
+
+def _calibration(diagnostics: Diagnostics) -> dict[str, Any] | None:
+    return None if diagnostics.calibration is None else asdict(diagnostics.calibration)
+
+
+def _advice(facts: dict[str, Any], layer: LastLayer) -> list[str]:
+    """What would make the answer sharper, and how to get it."""
+    hints = []
+    linear = facts["linearity"] is not None and facts.get("stationarity") is not None and facts["stationarity"] < 0.1
+    if facts["trace"] != "mean outputs" and not linear:
+        hints.append(
+            "ranked from the final model alone; a network that has memorised a record hides it. Record a "
+            "noshadow.Trace while training, or make one of a few checkpoints (Trace.from_checkpoints) or of one more "
+            "run of the same recipe, and pass it as trace="
+        )
+    if layer.kind.signals and facts["calibration"] is None:
+        hints.append(
+            "for a predicted success rate per record pass held_out=, records that the model was not trained on, and "
+            "rerun=, a second model trained with another seed"
+        )
+    elif facts["calibration"] is not None and facts["calibration"]["source"] == "gap":
+        hints.append(
+            "the predicted rates are not calibrated: pass rerun=, a second model trained with another seed, for how "
+            "far an attack's statistic moves from run to run"
+        )
+    return hints
 
 
 def _metadata(found: Extracted, diagnostics: Diagnostics, ranking: str, full_step: bool) -> dict[str, Any]:

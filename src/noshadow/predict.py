@@ -22,15 +22,26 @@ spread   σ_out of a model trained again with another seed is what the seed does
 β        a record that moves a lot is held where the model puts it: its φ varies less when it is in. β is such that the
          mean of σᵢ² over the members is to σ_out² as the two spreads of the seed are to each other.
 
+A converged head on features that nobody trained (a linear or logistic regression, a probe) has no seed, and needs
+neither a rerun nor held-out records: the shift is Δφ itself, and the spread over random halves of a pool is that of the
+estimator over data, with the observed to the expected information κ = Σ gᵀAg / Σ tr(WA),
+
+.. math::
+
+    \sigma_{out,i}^2 = \tfrac12\, \kappa\, \frac{\nabla\varphi^T A_i \nabla\varphi}{1 - h_i}, \qquad
+    \sigma_{in,i} = (1 - h_i)\, \sigma_{out,i}, \qquad 1 - h_i = \frac{IF_i}{NS_i}
+
 For squared error the law is exact (Section 3 of the paper) and nothing is scaled: the residual e of the model without
 the record is N(ε, σ_out²), with it (1 − h) e, and the statistic is the squared residual; h and ε are those of the run,
-and V is half of the gap of the losses, since their curvature is 2.
+and V is half of the gap of the losses, since their curvature is 2. Of a converged head σ_out² = ½ s² h/(1 − h) with the
+variance s² of the residuals.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -50,7 +61,9 @@ __all__ = [
     "Floats",
     "HeldOut",
     "Rates",
+    "Source",
     "calibrate",
+    "converged_rates",
     "gaussian_accuracy",
     "gaussian_tpr",
     "match_shift",
@@ -71,6 +84,7 @@ _LEVELS = 400  # quantiles that are compared
 _SAME = 1e-6  # spreads that differ by less than this share are one
 
 Floats = NDArray[np.float64]
+Source = Literal["rerun", "gap", "stated", "converged"]
 
 
 @dataclass(frozen=True)
@@ -91,7 +105,8 @@ class Calibration:
     scale, exponent        c and γ of the shift; None for squared error, whose law needs none
     contraction            β
     gap                    mean φ of the members minus that of held-out records; None where it is not known
-    seeded                 the spreads were measured with a rerun, not derived from the gap of the losses
+    source                 "rerun": the spreads were measured between two runs; "gap": derived from the gap of the
+                           losses, not calibrated; "stated": given; "converged": of a head at its optimum, by record
     """
 
     spread_in: float
@@ -101,7 +116,7 @@ class Calibration:
     exponent: float | None = None
     contraction: float = 0.0
     gap: float | None = None
-    seeded: bool = True
+    source: Source = "rerun"
 
     def shift(self, exposure: Floats) -> Floats:
         """s = c E^γ, (n,)."""
@@ -305,12 +320,14 @@ def calibrate(
     held_out: HeldOut | None,
     spreads: tuple[float, float] | None,
     gap: float | None = None,
+    source: Source = "rerun",
 ) -> Calibration:
     """What the rates of these members rest on: from held-out records, spreads of a rerun, or both.
 
     exposure, statistic_in, loss_in  (n,) of the members
     spreads                          σ_in and σ_out of ``spread``; None: derived from the gap of the losses
     gap                              in place of held-out records: mean φ of members minus that of others
+    source                           where the spreads are from
     """
     variance = 0.0
     if held_out is not None:
@@ -323,13 +340,12 @@ def calibrate(
                 "held_out: its records fit as well as the members do, so that no spread can be derived from them; pass "
                 "rerun=, a second model trained with another seed"
             )
-        spreads, factor = (float(np.sqrt(variance / 2.0)),) * 2, 1.0
-        seeded = False
+        spreads, factor, source = (float(np.sqrt(variance / 2.0)),) * 2, 1.0, "gap"
     else:
-        factor, seeded = float(np.sqrt(1.0 + variance / 2.0 / spreads[1] ** 2)), True
+        factor = float(np.sqrt(1.0 + variance / 2.0 / spreads[1] ** 2))
     inside, outside = spreads
     if not head.classifies:
-        return Calibration(inside, outside, factor, seeded=seeded)
+        return Calibration(inside, outside, factor, source=source)
     if held_out is not None:
         scale, exponent = match_shift(exposure, statistic_in, held_out.statistic)
         gap = float(statistic_in.mean() - held_out.statistic.mean())
@@ -338,20 +354,39 @@ def calibrate(
         root = np.sqrt(np.maximum(exposure, 0.0))
         mean = float(np.minimum(root, 10.0 * np.quantile(root, 0.99)).mean())
         scale = 1.0 if gap is None else max(gap, 0.0) / mean if mean > 0 else 0.0
-    found = Calibration(inside, outside, factor, scale, exponent, 0.0, gap, seeded)
-    beta = _contraction(found.shift(exposure), (inside / outside) ** 2) if seeded else 0.0
-    return Calibration(inside, outside, factor, scale, exponent, beta, gap, seeded)
+    found = Calibration(inside, outside, factor, scale, exponent, 0.0, gap, source)
+    return replace(found, contraction=_contraction(found.shift(exposure), (inside / outside) ** 2))
 
 
-def rates_of_law(leverage: Floats, error: Floats, calibration: Calibration) -> Rates:
+def converged_rates(head: Head, outputs: int, known: Mapping[str, Floats]) -> tuple[Calibration, Rates]:
+    """Of a converged head with so many outputs, from the scores (n,) of its records."""
+    leverage, loss = known["leverage"], known["loss"]
+    if not head.classifies:
+        left = max(len(leverage) - float(leverage.sum()), 1.0)
+        residual = float(loss.sum()) / left / outputs
+        h = np.clip(leverage, 0.0, 1.0 - 1e-8)
+        tau = np.sqrt(np.maximum(0.5 * residual * h / (1.0 - h), np.finfo(np.float64).tiny))
+        found = Calibration(float(np.mean((1.0 - h) * tau)), float(tau.mean()), source="converged")
+        return found, rates_of_law(leverage, np.sqrt(loss), tau)
+    influence, newton, shift = known["influence"], known["newton"], known["signal_shift"]
+    information = float(influence.sum()) / max(float(leverage.sum()), np.finfo(np.float64).tiny)
+    room = np.clip(influence / np.maximum(newton, np.finfo(np.float64).tiny), 1e-8, 1.0)
+    outside = np.sqrt(np.maximum(0.5 * information * known["signal_variance"] / room, np.finfo(np.float64).tiny))
+    inside = room * outside
+    power = shift / np.sqrt((inside**2 + outside**2) / 2.0)
+    rates = Rates(power, gaussian_accuracy(shift, inside, outside), gaussian_tpr(shift, inside, outside))
+    return Calibration(float(inside.mean()), float(outside.mean()), source="converged"), rates
+
+
+def rates_of_law(leverage: Floats, error: Floats, tau: Floats | float) -> Rates:
     """Rates of squared error by the exact law: e_out ~ N(ε, τ²), e_in = (1 − h) e_out, statistic e².
 
     leverage  (n,) h
     error     (n,) the size of the residual with the record in the fit; ε = error/(1 − h)
+    tau       τ, of all records or of each
     """
     from noshadow import theory  # here: it is for this head alone
 
-    tau = calibration.spread_out * calibration.resampled
     h = np.clip(leverage, 1e-12, 1.0 - 1e-8)
     a, epsilon = h / (1.0 - h), error / (1.0 - h)
     place = {"n": 3, "p": 1}  # any n and p: what counts is a = h̄/(n − p) and τ = σ √a

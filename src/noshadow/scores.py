@@ -53,6 +53,7 @@ __all__ = [
     "output_gradient_norm",
     "resolve",
     "signal_shift",
+    "signal_variance",
     "trace_iqr",
 ]
 
@@ -192,6 +193,13 @@ def signal_shift(known: Known) -> Tensor:
     return -change if records.head.signal_scale == "logit" else change
 
 
+def signal_variance(known: Known) -> Tensor:
+    """∇φᵀA∇φ: the variance of the attack's statistic over data, in units of that of one record's pull."""
+    records = known.records
+    slope = records.head.reduce(records.head.signal_gradient(records.outputs, records.targets))
+    return (slope * known.leverages.first_order_shift(slope)).sum(1).clamp(min=0.0)
+
+
 def exposure(known: Known) -> Tensor:
     """E = NS · ℓ̄/ℓ(z̄): the Newton score of the run, at z̄, in proportion to the mean loss ℓ̄ over the epochs.
     For squared error 2 h/(1 − h) times the mean squared error over the epochs. Without losses of the run, NS at z̄;
@@ -272,6 +280,7 @@ SCORES: dict[str, Score] = {
     "newton": Score(newton, _CURVATURE),
     "leave_one_out": Score(leave_one_out, _CURVATURE),
     "signal_shift": Score(signal_shift, _CURVATURE, of_attack=True, of_run=True),
+    "signal_variance": Score(signal_variance, _CURVATURE, only_classifiers=True, of_attack=True, default=False),
     "attack_power": Score(None, _CALIBRATION, of_attack=True, of_run=True),
     "attack_accuracy": Score(None, _CALIBRATION, of_attack=True, of_run=True),
     "attack_tpr": Score(None, _CALIBRATION, of_attack=True, of_run=True),

@@ -17,7 +17,16 @@ from noshadow.curvature import DEFAULT_MEMORY, Curvature, build_curvature
 from noshadow.diagnostics import Diagnostics, concerns
 from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.layer import LastLayer
-from noshadow.predict import Calibration, HeldOut, Rates, calibrate, rates_of_law, statistic
+from noshadow.predict import (
+    Calibration,
+    HeldOut,
+    Rates,
+    Source,
+    calibrate,
+    converged_rates,
+    rates_of_law,
+    statistic,
+)
 from noshadow.progress import Advance, Progress, progress_bar
 from noshadow.scores import SCORES, Known, Need, resolve
 from noshadow.trace import Trace
@@ -130,6 +139,7 @@ def score_with_diagnostics(
     spread: tuple[float, float] | None = None,
     gap: float | None = None,
     held_out: Any = None,
+    source: Source = "stated",
     full_step: bool = False,
     memory: float = DEFAULT_MEMORY,
     progress: Progress = None,
@@ -137,10 +147,14 @@ def score_with_diagnostics(
     """The scores and what was found on the way, without warnings."""
     remembered = None if trace is None else Trace.of(trace, layer)
     spreads = _spreads(spread, gap, held_out)
-    available = given(remembered, spreads is not None or held_out is not None)
-    names = resolve(layer.kind, scores, available)
+    # without a rerun and without a run to look at, the head may be known to have converged once its Hessian is
+    settled = spreads is None and (remembered is None or remembered.mean_outputs is None)
+    stated = spreads is not None or held_out is not None
+    names = resolve(layer.kind, scores, given(remembered, stated or settled))
     rated = [name for name in names if SCORES[name].compute is None]
-    computed = list(dict.fromkeys([name for name in names if name not in rated] + (_BASIS if rated else [])))
+    wanted = [*(_OF_CONVERGED if settled else ()), *(_OF_CALIBRATED if stated else ())] if rated else []
+    basis = [name for name in wanted if SCORES[name].obstacle(layer.kind) is None]
+    computed = list(dict.fromkeys([name for name in names if name not in rated] + basis))
     points = _points(layer, computed, remembered)
     steps = sum(3 if _curved(some) else 1 for _, some, _ in points)
     columns: dict[str, Tensor] = {}
@@ -154,14 +168,34 @@ def score_with_diagnostics(
                 diagnostics = _diagnostics(layer, hessian, influence_sum, flagged, of_run)
     values = {name: column.numpy() for name, column in columns.items()}
     _require_finite(values)
-    if rated:
-        calibration, rates = _rates(layer, values, remembered, spreads, gap, held_out)
+    settled = settled and _has_converged(diagnostics)
+    if rated and not (settled or stated):
+        if scores is not None:
+            raise InputError(f"scores: {rated[0]!r} needs {_WHAT_RATES_NEED}")
+        names = [name for name in names if name not in rated]
+    elif rated:
+        if settled:
+            calibration, rates = converged_rates(layer.kind, layer.n_outputs, values)
+        else:
+            calibration, rates = _rates(layer, values, remembered, spreads, gap, held_out, source)
         diagnostics = replace(diagnostics, calibration=calibration)
         values |= {name: getattr(rates, name.removeprefix("attack_")) for name in rated}
     return pd.DataFrame({name: values[name] for name in names}), diagnostics
 
 
-_BASIS = ["exposure", "leverage", "loss"]  # what rates are made of
+# what rates are made of
+_OF_CALIBRATED = ("exposure", "leverage", "loss")
+_OF_CONVERGED = ("leverage", "loss", "influence", "newton", "signal_shift", "signal_variance")
+_CONVERGED = 0.1  # leftover gradients, in those of a typical record
+_WHAT_RATES_NEED = (
+    "records that the model was not trained on, as held_out=, or the spread of the attack's statistic over "
+    "retrainings, as spread=; only a converged head does without"
+)
+
+
+def _has_converged(found: Diagnostics) -> bool:
+    """A head at its optimum, on features that are as they are: its law over data is known without retraining."""
+    return found.stationarity is not None and found.stationarity < _CONVERGED and not found.null_directions
 
 
 def given(trace: Trace | None, calibrated: bool = False) -> frozenset[Need]:
@@ -241,11 +275,12 @@ def _rates(
     spreads: tuple[float, float] | None,
     gap: float | None,
     held_out: Any,
+    source: Source,
 ) -> tuple[Calibration, Rates]:
     """The predicted rates of all records, and what they rest on."""
     others = None if held_out is None else HeldOut.of(layer.kind, *_pair(held_out))
     phi = statistic(layer.kind, layer.outputs, layer.targets)
-    calibration = calibrate(layer.kind, values["exposure"], phi, values["loss"], others, spreads, gap)
+    calibration = calibrate(layer.kind, values["exposure"], phi, values["loss"], others, spreads, gap, source)
     if layer.kind.classifies:
         return calibration, calibration.rates(values["exposure"])
     # squared error: the residual of the run, its mean square where losses were kept
@@ -254,7 +289,7 @@ def _rates(
         error = trace.losses.mean(slice(None)).numpy()
     elif trace is not None and trace.mean_outputs is not None:
         error = layer.kind.loss(trace.mean_outputs.to(layer.outputs), layer.targets).numpy()
-    return calibration, rates_of_law(values["leverage"], np.sqrt(error), calibration)
+    return calibration, rates_of_law(values["leverage"], np.sqrt(error), calibration.spread_out * calibration.resampled)
 
 
 def _pair(held_out: Any) -> tuple[Any, Any]:

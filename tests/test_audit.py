@@ -26,11 +26,11 @@ def result():
 
 
 def test_top_is_sorted_and_counts_shares_and_numbers(result):
-    ranked = result.table["leave_one_out"].sort_values(ascending=False).to_numpy()
+    ranked = result.table["exposure"].sort_values(ascending=False).to_numpy()
     for share, count in ((0.01, 2), (0.5, 100), (7, 7), (1, 1), (1.0, 200), (0.0001, 1)):
         top = result.top(share)
         assert len(top) == count
-        np.testing.assert_array_equal(top["leave_one_out"], ranked[:count])
+        np.testing.assert_array_equal(top["exposure"], ranked[:count])
     for bad in (0, -1, 1.5, 201, True, float("nan")):
         with pytest.raises(InputError, match="top:"):
             result.top(bad)
@@ -75,7 +75,7 @@ def test_what_people_see(result):
     html = result._repr_html_()
     assert "<b>" not in html  # ids are the users' own text
     assert "&lt;b&gt;" in html
-    assert repr(result) == "Audit(200 records, softmax head, ranked by 'leave_one_out')"
+    assert repr(result) == "Audit(200 records, softmax head, ranked by 'exposure')"
 
 
 def test_ids_and_targets():

@@ -15,7 +15,7 @@ HEAVY = {
 }
 ARRAYS = {"numpy"}
 TENSORS = ARRAYS | {"torch"}
-TABLES = TENSORS | {"pandas", "pyarrow", "safetensors"}
+TABLES = TENSORS | {"pandas", "pyarrow", "safetensors", "scipy"}
 STORES = ARRAYS | {"joblib", "safetensors"}
 
 # what each part may load beside the standard library, and its documented names
@@ -23,6 +23,7 @@ SURFACE = {
     "noshadow": (set(), "InputError NoshadowWarning __version__"),
     "noshadow.layer": (TENSORS, "LastLayer"),
     "noshadow.trace": (TENSORS | {"safetensors"}, "Trace"),
+    "noshadow.predict": (TENSORS | {"scipy"}, "spread"),
     "noshadow.scoring": (TABLES, "score"),
     "noshadow.audit": (TABLES | {"rich"}, "Audit audit"),
     "noshadow.attacks": (
@@ -52,7 +53,19 @@ SURFACE = {
 }
 # names that a package hands on only when they are asked for
 LAZY = {
-    "noshadow": ["Audit", "LastLayer", "Trace", "attacks", "audit", "evaluate", "network", "score", "shadow", "theory"],
+    "noshadow": [
+        "Audit",
+        "LastLayer",
+        "Trace",
+        "attacks",
+        "audit",
+        "evaluate",
+        "network",
+        "score",
+        "shadow",
+        "spread",
+        "theory",
+    ],
     "noshadow.shadow": ["Recipe", "Recording", "TorchTrainer"],
 }
 

@@ -212,7 +212,7 @@ def gaussian_accuracy(shift: Any, inside: Any, outside: Any) -> Floats:
 
     ½ + ½ TV: the densities cross where a quadratic vanishes, at one point for equal widths.
     """
-    mu, s, t = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (shift, inside, outside)))
+    mu, s, t = _in_units(shift, inside, outside)
     alike = np.abs(s - t) <= _SAME * t
     equal = special.ndtr(np.abs(mu) / (s + t))
     middle, half = _crossing(mu, np.where(alike, 0.5 * t, s), t, 0.0)
@@ -222,7 +222,7 @@ def gaussian_accuracy(shift: Any, inside: Any, outside: Any) -> Floats:
 
 def gaussian_tpr(shift: Any, inside: Any, outside: Any, fpr: float = FPR) -> Floats:
     """True-positive rate of the most powerful test between the two at a false-positive rate."""
-    mu, s, t = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (shift, inside, outside)))
+    mu, s, t = _in_units(shift, inside, outside)
     alike = np.abs(s - t) <= _SAME * t
     threshold = special.ndtr(special.ndtri(fpr) + np.abs(mu) / t)
     other = np.where(alike, 0.5 * t, s)
@@ -237,6 +237,12 @@ def gaussian_tpr(shift: Any, inside: Any, outside: Any, fpr: float = FPR) -> Flo
         low, high = np.where(shrink, low, half), np.where(shrink, half, high)
     found = _between(centre, 0.5 * (low + high), mu, s)
     return np.where(alike, threshold, np.clip(np.where(narrow, found, 1.0 - found), 0.0, 1.0))
+
+
+def _in_units(shift: Any, inside: Any, outside: Any) -> tuple[Floats, Floats, Floats]:
+    """The three in units of the last, so that squares neither overflow nor vanish."""
+    mu, s, t = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (shift, inside, outside)))
+    return np.minimum(mu / t, 1e6), np.clip(s / t, 1e-6, 1e6), np.ones_like(t)
 
 
 def _crossing(mu: Floats, s: Floats, t: Floats, log_ratio: float) -> tuple[Floats, Floats]:
@@ -371,7 +377,8 @@ def converged_rates(head: Head, outputs: int, known: Mapping[str, Floats]) -> tu
     influence, newton, shift = known["influence"], known["newton"], known["signal_shift"]
     information = float(influence.sum()) / max(float(leverage.sum()), np.finfo(np.float64).tiny)
     room = np.clip(influence / np.maximum(newton, np.finfo(np.float64).tiny), 1e-8, 1.0)
-    outside = np.sqrt(np.maximum(0.5 * information * known["signal_variance"] / room, np.finfo(np.float64).tiny))
+    outside = np.sqrt(0.5 * information * known["signal_variance"] / room)
+    outside = np.where(outside > 0, outside, 1.0)  # a record that nothing moves is not moved by its own absence either
     inside = room * outside
     power = shift / np.sqrt((inside**2 + outside**2) / 2.0)
     rates = Rates(power, gaussian_accuracy(shift, inside, outside), gaussian_tpr(shift, inside, outside))

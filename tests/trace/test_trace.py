@@ -18,7 +18,8 @@ from noshadow.scores import SCORES
 from noshadow.scoring import score_with_diagnostics
 
 TRACED = ["mean_trace", "trace_iqr"]
-DEFAULT = ["loss", "gradient_norm", "entropy", "leverage", "influence", "newton", "leave_one_out"]
+DEFAULT = ["loss", "gradient_norm", "entropy", "leverage", "influence", "newton", "leave_one_out", "signal_shift"]
+LAST = ["exposure"]
 
 
 def make(n=30, epochs=7, seed=0, head="softmax"):
@@ -76,9 +77,9 @@ def test_any_trace_agrees_with_numpy_and_no_range_is_negative(trace):
 def test_the_default_is_all_that_the_arguments_allow():
     layer, trace = make()
     without, with_trace = score(layer), score(layer, trace=trace)
-    assert list(without) == DEFAULT
-    assert list(with_trace) == DEFAULT + TRACED
-    pd.testing.assert_frame_equal(with_trace[DEFAULT], without)
+    assert list(without) == DEFAULT + LAST
+    assert list(with_trace) == DEFAULT + TRACED + LAST
+    pd.testing.assert_frame_equal(with_trace[DEFAULT + LAST], without)
     assert list(score(layer, ["loss"], trace)) == ["loss"]
     assert list(score(layer, "trace_iqr", trace)) == ["trace_iqr"]
     frame, diagnostics = score_with_diagnostics(layer, None, trace)
@@ -164,8 +165,8 @@ def test_the_trace_is_left_as_it_was():
 def test_an_audit_takes_a_trace():
     layer, trace = make()
     both = audit(layer, trace=trace)
-    assert list(both.table.columns) == ["id", "target", *DEFAULT, *TRACED, "flagged"]
-    assert both.ranking == "leave_one_out"
+    assert list(both.table.columns) == ["id", "target", *DEFAULT, *TRACED, *LAST, "flagged"]
+    assert both.ranking == "exposure"
     alone = audit(layer, scores=["trace_iqr"], trace=trace)
     assert alone.ranking == "trace_iqr"
     assert alone.top(1).index[0] == scipy.stats.iqr(trace, axis=0).argmax()

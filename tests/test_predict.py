@@ -1,0 +1,311 @@
+"""Predicted success rates against integrals, simulations and refits; exposure against its formula."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, stats
+from sklearn.linear_model import LogisticRegression
+
+import noshadow
+from noshadow import InputError, LastLayer, Trace, attacks, score
+from noshadow.predict import Calibration, gaussian_accuracy, gaussian_tpr, match_shift, rates_of_law
+
+CASES = [(0.0, 1.0, 1.0), (1.3, 1.0, 1.0), (0.7, 0.4, 1.1), (2.0, 1.5, 0.6), (0.0, 0.3, 1.0), (9.0, 0.2, 3.0)]
+
+
+@pytest.mark.parametrize(("shift", "inside", "outside"), CASES)
+def test_accuracy_is_that_of_the_larger_density(shift, inside, outside):
+    """½ ∫ max(p, q): the definition of the best guess."""
+    p, q = stats.norm(shift, inside), stats.norm(0.0, outside)
+    grid = np.linspace(-40.0, 40.0, 2_000_001)
+    expected = 0.5 * integrate.trapezoid(np.maximum(p.pdf(grid), q.pdf(grid)), grid)
+    assert gaussian_accuracy(shift, inside, outside) == pytest.approx(expected, abs=1e-8)
+
+
+@pytest.mark.parametrize(("shift", "inside", "outside"), CASES)
+def test_tpr_is_that_of_the_likelihood_ratio(shift, inside, outside):
+    """Take the points of largest ratio until they make up 1 % of the others."""
+    p, q = stats.norm(shift, inside), stats.norm(0.0, outside)
+    grid = np.linspace(-30.0, 30.0, 1_200_001)
+    order = np.argsort(q.logpdf(grid) - p.logpdf(grid), kind="stable")
+    step = grid[1] - grid[0]
+    false, true = np.cumsum(q.pdf(grid[order])) * step, np.cumsum(p.pdf(grid[order])) * step
+    expected = np.interp(0.01, false, true)
+    assert float(gaussian_tpr(shift, inside, outside)) == pytest.approx(expected, abs=2e-3)
+
+
+def test_the_law_of_squared_error_against_draws():
+    """e_out ~ N(ε, τ²), e_in = (1 − h) e_out, the best threshold on e²."""
+    generator = np.random.default_rng(0)
+    h, error, tau = np.array([0.02, 0.3, 0.8]), np.array([1.0, 0.5, 0.1]), np.array([0.3, 0.4, 0.2])
+    found = rates_of_law(h, error, tau)
+    for i in range(3):
+        outside = error[i] / (1 - h[i]) + tau[i] * generator.standard_normal(200_000)
+        inside = (1 - h[i]) * (error[i] / (1 - h[i]) + tau[i] * generator.standard_normal(200_000))
+        levels = np.quantile(np.abs(np.concatenate([inside, outside])), np.linspace(0, 1, 2001))
+        below = [np.searchsorted(np.sort(np.abs(side)), levels) / 200_000 for side in (inside, outside)]
+        assert found.accuracy[i] == pytest.approx(0.5 + 0.5 * np.max(below[0] - below[1]), abs=4e-3)
+        level = np.quantile(np.abs(outside), 0.01)
+        assert found.tpr[i] == pytest.approx(np.mean(np.abs(inside) < level), abs=4e-3)
+
+
+def converged_fit(head, x, y, ridge):
+    """θ of Σ loss + Λ/2‖θ‖², by Newton's method."""
+    theta = np.zeros(x.shape[1])
+    for _ in range(60):
+        if head == "squared":
+            gradient, hessian = -2 * x.T @ (y - x @ theta), 2 * x.T @ x
+        else:
+            p = 1 / (1 + np.exp(-x @ theta))
+            gradient, hessian = x.T @ (p - y), (x * (p * (1 - p))[:, None]).T @ x
+        theta -= np.linalg.solve(hessian + ridge * np.eye(len(theta)), gradient + ridge * theta)
+    return theta
+
+
+@pytest.mark.parametrize("head", ["logistic", "squared"])
+def test_rates_of_a_converged_head_are_those_of_an_attack_with_many_refits(head):
+    """LiRA with 800 models on halves of the pool; predicted from single models, deciles within 0.02."""
+    generator = np.random.default_rng(0)
+    n, p, models = 300, 5, 800
+    x = np.column_stack([generator.standard_t(5, size=(n, p)), np.ones(n)])
+    z = x @ generator.normal(size=p + 1)
+    noise = generator.standard_t(4, size=n)
+    y = z + noise if head == "squared" else (generator.random(n) < 1 / (1 + np.exp(-z))).astype(float)
+    inside = np.zeros((models, n), bool)
+    outputs = np.empty((models, n))
+    for k in range(models):
+        inside[k, generator.permutation(n)[: n // 2]] = True
+        outputs[k] = x @ converged_fit(head, x[inside[k]], y[inside[k]], 1.0)
+    phi = attacks.signal(outputs[:, :, None], y if head == "squared" else y.astype(int), head)
+    truth = attacks.lira(phi, inside, members="lower" if head == "squared" else "higher").success_rate
+    errors = []
+    for k in range(4):
+        m = inside[k]
+        layer = LastLayer(x[m, :-1], outputs[k, m], y[m], head=head, ridge=1.0)
+        found = score(layer)["attack_accuracy"].to_numpy()
+        parts = np.array_split(np.argsort(found, kind="stable"), 10)
+        errors.append(np.mean([abs(found[part].mean() - truth[m][part].mean()) for part in parts]))
+        assert np.corrcoef(found, truth[m])[0, 1] > 0.7
+    assert np.mean(errors) < 0.02
+
+
+def test_signal_shift_of_squared_error_is_that_of_refits():
+    generator = np.random.default_rng(1)
+    x, y = np.column_stack([generator.normal(size=(30, 3)), np.ones(30)]), generator.normal(size=30)
+    outputs = x @ converged_fit("squared", x, y, 0.5)
+    found = score(LastLayer(x[:, :3], outputs, y, head="squared", ridge=0.5), ["signal_shift"])["signal_shift"]
+    for i in range(30):
+        rest = np.delete(np.arange(30), i)
+        without = x[i] @ converged_fit("squared", x[rest], y[rest], 0.5)
+        assert found[i] == pytest.approx((y[i] - without) ** 2 - (y[i] - outputs[i]) ** 2, rel=1e-8, abs=1e-12)
+
+
+def test_signal_shift_of_classes_is_near_that_of_refits():
+    generator = np.random.default_rng(2)
+    x, y = generator.normal(size=(120, 4)), generator.integers(0, 3, 120)
+    how = {"C": 1.0, "tol": 1e-12, "max_iter": 5000}
+    whole = LogisticRegression(**how).fit(x, y)
+    layer = LastLayer(x, whole.decision_function(x), y, ridge=1.0, penalize_bias=False)
+    found = score(layer, ["signal_shift"])["signal_shift"].to_numpy()
+    true = []
+    for i in range(120):
+        rest = np.delete(np.arange(120), i)
+        without = LogisticRegression(**how).fit(x[rest], y[rest])
+        pair = np.stack([whole.decision_function(x[i : i + 1]), without.decision_function(x[i : i + 1])])
+        inside, outside = attacks.signal(pair, y[i : i + 1], "softmax")[:, 0]
+        true.append(inside - outside)
+    assert np.median(np.abs(found - true) / np.abs(true)) < 0.02
+    assert stats.spearmanr(found, true).statistic > 0.999
+
+
+@pytest.fixture(scope="module")
+def run():
+    """A layer, the outputs (epochs, n, m) of the run that led to it, and targets."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(80, 5, generator=generator, dtype=torch.float64)
+    y = torch.randint(3, (80,), generator=generator)
+    theta = torch.randn(5, 3, generator=generator, dtype=torch.float64)
+    outputs = torch.stack([x @ theta * epoch / 10 for epoch in range(1, 21)])
+    return LastLayer(x, outputs[-1], y, ridge=0.3), outputs
+
+
+def test_exposure_is_the_newton_score_of_the_run_at_its_mean_loss(run):
+    layer, outputs = run
+    mean = outputs.mean(0)
+    at_mean = score(LastLayer(layer.features, mean, layer.targets, ridge=0.3), ["newton", "loss", "signal_shift"])
+    losses = torch.stack([torch.nn.functional.cross_entropy(z, layer.targets, reduction="none") for z in outputs])
+    expected = at_mean["newton"] * losses.mean(0).numpy() / at_mean["loss"]
+    found = score(layer, ["newton", "exposure", "signal_shift"], Trace.from_outputs(outputs))
+    np.testing.assert_allclose(found["exposure"], expected, rtol=1e-5)  # a trace holds single precision
+    np.testing.assert_allclose(found["signal_shift"], at_mean["signal_shift"], rtol=1e-5)
+    final = score(layer, ["newton", "exposure"])
+    np.testing.assert_array_equal(found["newton"], final["newton"])
+    np.testing.assert_array_equal(final["exposure"], final["newton"])  # without a trace
+
+
+def test_exposure_of_squared_error_takes_the_mean_square(run):
+    layer, outputs = run
+    generator = np.random.default_rng(3)
+    y = generator.normal(size=80)
+    runs = outputs[:, :, :1].numpy() + generator.normal(size=(20, 80, 1))
+    squared = LastLayer(layer.features, runs[-1], y, head="squared", ridge=0.3)
+    found = score(squared, ["exposure", "leverage"], Trace.from_outputs(runs))
+    mean_square = ((y[None] - runs[:, :, 0]) ** 2).mean(0)
+    h = found["leverage"]
+    np.testing.assert_allclose(found["exposure"], 2 * mean_square * h / (1 - h), rtol=1e-4)
+
+
+def test_the_scale_of_the_shift_is_found_without_an_attack():
+    """Members are held-out records moved by c E^γ: both are recovered from the two distributions."""
+    generator = np.random.default_rng(4)
+    population = generator.normal(3.0, 2.0, 8000)
+    exposure = generator.lognormal(-1.0, 1.5, 4000)
+    for scale, exponent in ((0.8, 0.5), (2.0, 0.8)):
+        moved = population[:4000] + scale * exposure**exponent
+        c, gamma = match_shift(exposure, moved, population[4000:])
+        assert np.mean(c * exposure**gamma) == pytest.approx(np.mean(scale * exposure**exponent), rel=0.15)
+
+
+def test_no_gap_predicts_a_coin(run):
+    """Members and held-out records of one distribution: nothing to tell them by."""
+    generator = np.random.default_rng(5)
+    x, y = generator.normal(size=(2000, 6)), generator.integers(0, 3, 2000)
+    z = generator.normal(size=(2000, 3)) * 3
+    layer = LastLayer(x[:1000], z[:1000], y[:1000])
+    found = score(layer, ["attack_accuracy"], spread=(1.0, 1.0), held_out=(z[1000:], y[1000:]))["attack_accuracy"]
+    assert float(found.mean()) < 0.52
+
+
+def test_a_gap_scales_the_mean_shift(run):
+    layer, outputs = run
+    trace = Trace.from_outputs(outputs)
+    found = score(layer, ["exposure", "attack_power"], trace, spread=(0.5, 0.5), gap=1.5)
+    root = np.sqrt(found["exposure"])
+    mean = np.minimum(root, 10 * root.quantile(0.99)).mean()
+    np.testing.assert_allclose(found["attack_power"] * 0.5, 1.5 * root / mean)
+
+
+def test_a_record_that_moves_more_is_never_rated_lower():
+    exposure = np.sort(np.random.default_rng(6).lognormal(0, 3, 500))
+    rates = Calibration(0.4, 1.2, 1.3, 0.7, 0.5, 0.8).rates(exposure)
+    for column in (rates.accuracy, rates.tpr):
+        assert (np.diff(column) > -1e-9).all()
+    assert rates.accuracy[0] >= 0.5
+    assert rates.accuracy[-1] <= 1.0
+
+
+def test_spread_is_the_root_mean_square_over_two():
+    generator = np.random.default_rng(7)
+    z, rerun, y = generator.normal(size=(50, 4)), generator.normal(size=(50, 4)), generator.integers(0, 4, 50)
+    phi = attacks.signal(np.stack([z, rerun]), y, "softmax")
+    expected = np.sqrt(np.mean((phi[0] - phi[1]) ** 2) / 2)
+    assert noshadow.spread(z, rerun, y, "softmax") == pytest.approx(expected, rel=1e-12)
+    values = noshadow.spread(z[:, 0], rerun[:, 0], generator.normal(size=50), "squared")
+    assert values == pytest.approx(np.sqrt(np.mean((z[:, 0] - rerun[:, 0]) ** 2) / 2), rel=1e-12)
+    with pytest.raises(InputError, match="the same outputs as the model"):
+        noshadow.spread(z, z, y, "softmax")
+    with pytest.raises(InputError, match=r"rerun_outputs: expected shape \(50, 4\)"):
+        noshadow.spread(z, rerun[:40], y, "softmax")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"spread": (0.0, 1.0)}, "spread: expected two positive numbers"),
+        ({"spread": 1.0}, "spread: expected two numbers"),
+        ({"gap": 1.0}, "gap: it scales the predicted rates"),
+        ({"spread": (1.0, 1.0), "gap": float("nan")}, "gap: expected a number"),
+        ({"held_out": [1, 2, 3]}, r"held_out: expected \(outputs, targets\)"),
+        ({"scores": ["attack_accuracy"]}, "'attack_accuracy' needs records that the model was not trained on"),
+    ],
+)
+def test_what_cannot_be_rated_is_refused(run, arguments, message):
+    layer, outputs = run
+    with pytest.raises(InputError, match=message):
+        score(layer, trace=Trace.from_outputs(outputs), **arguments)
+
+
+@pytest.fixture(scope="module")
+def networks():
+    """Two small networks of one recipe, the trace of the first, members and held-out records."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(400, 6, generator=generator)
+    y = (x[:, 0] + x[:, 1] * x[:, 2] + torch.randn(400, generator=generator) > 0).long()
+
+    def train(seed, trace=None):
+        torch.manual_seed(seed)
+        model = torch.nn.Sequential(torch.nn.Linear(6, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2))
+        optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+        for _ in range(30):
+            for batch in torch.randperm(200).split(50):
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
+                optimizer.step()
+            if trace is not None:
+                trace.update(model, (x[:200], y[:200]))
+        return model
+
+    trace = Trace()
+    return train(0, trace), train(1), trace, (x[:200], y[:200]), (x[200:], y[200:])
+
+
+def test_an_audit_rates_every_record(networks):
+    model, rerun, trace, members, others = networks
+    audit = noshadow.audit(model, members, optimizer="adam", trace=trace, rerun=rerun, held_out=others)
+    assert audit.ranking == "exposure"
+    rate = audit.table["attack_accuracy"]
+    assert rate.between(0.5, 1.0).all()
+    assert rate[audit.table["exposure"].idxmax()] == rate.max()
+    facts = audit.metadata["calibration"]
+    assert facts["source"] == "rerun"
+    with torch.no_grad():
+        first, second = (torch.diff(m(members[0]), dim=1)[:, 0] for m in (model, rerun))
+    assert facts["spread_in"] == pytest.approx(float((first - second).square().mean() / 2) ** 0.5, rel=1e-5)
+    assert audit.metadata["advice"] == []
+
+
+def test_an_audit_says_what_would_sharpen_it(networks):
+    model, _, trace, members, others = networks
+    bare = noshadow.audit(model, members, optimizer="adam")
+    assert "attack_accuracy" not in bare.table
+    assert [hint.partition(";")[0].partition(",")[0] for hint in bare.metadata["advice"]] == [
+        "ranked from the final model alone",
+        "for a predicted success rate per record pass held_out=",
+    ]
+    guessed = noshadow.audit(model, members, optimizer="adam", trace=trace, held_out=others)
+    assert guessed.metadata["calibration"]["source"] == "gap"
+    assert "not calibrated" in guessed.metadata["advice"][0]
+
+
+def test_a_rerun_that_is_none_is_refused(networks):
+    model, _, _, members, others = networks
+    with pytest.raises(InputError, match="rerun: it gives the same outputs"):
+        noshadow.audit(model, members, optimizer="adam", rerun=model, held_out=others)
+    wide = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Linear(8, 3))
+    with pytest.raises(
+        InputError, match=r"rerun: a softmax head with 3 outputs, but the model has a softmax head with 2"
+    ):
+        noshadow.audit(model, members, optimizer="adam", rerun=wide)
+
+
+def test_layers_are_compared_as_models_are(networks):
+    model, rerun, _, members, others = networks
+    x, y = members
+    with torch.no_grad():
+        hidden = model[1](model[0](x))
+        layer = LastLayer(hidden, model(x), y)
+        again, held = (
+            LastLayer(hidden, rerun(x), y),
+            LastLayer(model[1](model[0](others[0])), model(others[0]), others[1]),
+        )
+        held_again = LastLayer(held.features, rerun(others[0]), others[1])
+    whole = noshadow.audit(model, members, optimizer="adam", rerun=rerun, held_out=others).table
+    parts = noshadow.audit(layer, rerun=(again, held_again), held_out=held).table
+    np.testing.assert_allclose(parts["attack_accuracy"], whole["attack_accuracy"], rtol=1e-6)
+    with pytest.raises(InputError, match="pass a pair of LastLayers"):
+        noshadow.audit(layer, rerun=again, held_out=held)
+    shuffled = LastLayer(hidden.flip(0), rerun(x.flip(0)).detach(), y.flip(0))
+    with pytest.raises(InputError, match="rerun: its records are not those of the model in the same order"):
+        noshadow.audit(layer, rerun=shuffled)

@@ -48,6 +48,18 @@ class Records:
             self.trained,
         )
 
+    def some(self, rows: Tensor) -> Records:
+        """Some of them, by number, in that order; ``rows`` of the layer stays that of all."""
+        return Records(
+            self.rows,
+            self.design[rows],
+            self.outputs[rows],
+            self.targets[rows],
+            None if self.weights is None else self.weights[rows],
+            self.head,
+            self.trained,
+        )
+
     @cached_property
     def gradient(self) -> Tensor:
         """g = ∂ℓ/∂z, (c, r)."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from noshadow.curvature.blocks import blocks_curvature, blocks_memory, blocks_refusal
 from noshadow.curvature.dense import dense_curvature, dense_memory, dense_refusal
+from noshadow.curvature.iterative import iterative_curvature, iterative_memory, iterative_refusal
+from noshadow.curvature.kronecker import kronecker_curvature, kronecker_memory, kronecker_refusal
 from noshadow.curvature.protocol import Advance, Curvature, Size
 from noshadow.errors import InputError
 from noshadow.layer import LastLayer
@@ -30,6 +33,9 @@ class Method:
 
 CURVATURES: dict[str, Method] = {
     "dense": Method(dense_curvature, dense_memory, dense_refusal),
+    "blocks": Method(blocks_curvature, blocks_memory, blocks_refusal),
+    "kronecker": Method(kronecker_curvature, kronecker_memory, kronecker_refusal),
+    "iterative": Method(iterative_curvature, iterative_memory, iterative_refusal),
 }
 """In the order of preference: ``auto`` takes the first that fits."""
 

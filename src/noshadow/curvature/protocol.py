@@ -76,6 +76,11 @@ class Curvature(Protocol):
     @property
     def stationarity(self) -> Stationarity: ...
 
+    @property
+    def exact(self) -> bool:
+        """Whether its answers are those of H itself, up to rounding or a stated residual."""
+        ...
+
     def chunks(self) -> Iterator[Leverages]:
         """All records in order, a manageable number at a time."""
         ...

@@ -19,7 +19,6 @@ from rich.table import Table
 from rich.text import Text
 
 from noshadow._version import __version__
-from noshadow.curvature import DEFAULT_MEMORY
 from noshadow.diagnostics import Diagnostics, concerns
 from noshadow.errors import InputError, NoshadowWarning
 from noshadow.extract import Extracted, extract
@@ -119,9 +118,11 @@ def audit(
     output: str | int | None = None,
     scores: Sequence[str] | None = None,
     trace: Any = None,
+    curvature: str = "auto",
+    refine: float | None = None,
     full_step: bool = False,
     batch_size: int = 256,
-    memory: float = DEFAULT_MEMORY,
+    memory: float | None = None,
     progress: bool | None = None,
 ) -> Audit:
     """Score every training record of a trained model.
@@ -143,6 +144,8 @@ def audit(
     layer, output    which linear layer, which of several outputs of a torch module to audit
     scores           names of scores; None: all that apply
     trace            (epochs, n): the loss of each record after each epoch, for ``mean_trace`` and ``trace_iqr``
+    curvature        how the Hessian is treated (see ``noshadow.score``); "auto": exact while that fits into memory
+    refine           share of the records, the highest ones, that an approximation is to score exactly
     full_step        score the heads that one more Newton step would give (see ``noshadow.score``)
     """
     objective = Objective(
@@ -156,12 +159,18 @@ def audit(
             layer=layer,
             output=output,
             batch_size=batch_size,
-            memory=memory,
             progress=progress,
         )
     names = _names(ids, found.index, found.layer.n)
     frame, diagnostics = score_with_diagnostics(
-        found.layer, scores, trace, full_step=full_step, memory=memory, progress=progress
+        found.layer,
+        scores,
+        trace,
+        curvature=curvature,
+        refine=refine,
+        full_step=full_step,
+        memory=memory,
+        progress=progress,
     )
     notes = tuple(dict.fromkeys((*found.notes, *warned, *found.layer.notes, *concerns(found.layer, diagnostics))))
     for note in notes:
@@ -230,6 +239,10 @@ def _metadata(found: Extracted, diagnostics: Diagnostics, ranking: str, full_ste
         "sample_weight": layer.sample_weight is not None,
         "class_weight": None if layer.class_weight is None else layer.class_weight.tolist(),
         "label_smoothing": layer.label_smoothing,
+        "curvature": diagnostics.curvature,
+        "curvature_chosen": diagnostics.chosen,
+        "curvature_exact": diagnostics.exact,
+        "accuracy": None if diagnostics.accuracy is None else diagnostics.accuracy.facts(),
         "rank": diagnostics.rank,
         "stationarity": diagnostics.stationarity,
         "best_ridge": diagnostics.best_ridge,

@@ -13,7 +13,8 @@ from noshadow.errors import FileError
 _REQUIRED = ("features", "outputs", "targets")
 _WEIGHTS = ("sample_weight", "class_weight", "coefficients")
 _OPTIONAL = ("ids", "head", "ridge", "trace", "label_smoothing", *_WEIGHTS)
-_OPTIONS = {name: f"--{name.replace('_', '-')}" for name in ("bias", "penalize_bias", "full_step", "output", "top")}
+_FLAGS = ("bias", "penalize_bias", "full_step", "curvature", "refine", "memory")
+_OPTIONS = {name: f"--{name.replace('_', '-')}" for name in (*_FLAGS, "output", "top")}
 _CONTENTS = {"file": "FILE", **{name: f"{name} in FILE" for name in (*_REQUIRED, *_OPTIONAL)}}
 
 
@@ -30,6 +31,14 @@ def score(
     ] = None,
     bias: Annotated[bool, typer.Option(help="Whether the layer has a bias.")] = True,
     penalize_bias: Annotated[bool, typer.Option(help="Whether the ridge covers the bias.")] = True,
+    curvature: Annotated[
+        str,
+        typer.Option(help="dense (exact), blocks, kronecker, iterative, or auto: exact while it fits into memory."),
+    ] = "auto",
+    refine: Annotated[
+        float | None, typer.Option(help="Share of the records, the highest, that an approximation scores exactly.")
+    ] = None,
+    memory: Annotated[float | None, typer.Option(help="Working memory in GiB. Default: half of what is free.")] = None,
     full_step: Annotated[
         bool, typer.Option(help="Score the heads that one more Newton step would give, with and without the record.")
     ] = False,
@@ -78,7 +87,15 @@ def score(
         ids: Any = arrays.get("ids")
         if ids is not None and ids.ndim != 1:
             raise FileError(f"ids: expected shape (n,), a name per record, got {ids.shape}")
-        result = audit(layer, ids=ids, trace=arrays.get("trace"), full_step=full_step)
+        result = audit(
+            layer,
+            ids=ids,
+            trace=arrays.get("trace"),
+            curvature=curvature,
+            refine=refine,
+            memory=memory,
+            full_step=full_step,
+        )
         saved = str(result.save(output)) if output else None
         show_audit(result, top, as_json, saved, command.notes)
 

@@ -69,10 +69,9 @@ class BlocksCurvature:
 
     def chunks(self) -> Iterator[Leverages]:
         beside = self.beside
-        newton = beside.basis.directions.T @ self.stationarity.newton
         for rows in self.layer.chunks(beside.chunk):
             records = self.layer.records(rows)
-            leftover = (records.design @ beside.basis.vectors) @ newton
+            leftover = beside.leftover(records, records.times(beside.basis.vectors))
             yield self._leverages(records, self.sizes[rows], leftover)
 
     def _leverages(self, records: Records, sizes: Tensor, leftover: Tensor) -> Leverages:
@@ -110,7 +109,7 @@ def blocks_curvature(layer: LastLayer, memory: float, advance: Advance = lambda 
         gram = sizes.new_zeros((len(classes), k, k))
         for rows in layer.chunks(beside.chunk):
             records = layer.records(rows)
-            x = records.design @ basis.vectors
+            x = records.times(basis.vectors)
             for block, weight in zip(gram, _weights(kind, records)[:, classes].T, strict=True):
                 block.addmm_(x.T, x * weight.unsqueeze(1))
         gram += basis.penalty
@@ -120,7 +119,7 @@ def blocks_curvature(layer: LastLayer, memory: float, advance: Advance = lambda 
             block.copy_(inverse)
             null += vanishing
         for rows in layer.chunks(beside.chunk):
-            x = layer.records(rows).design @ basis.vectors
+            x = layer.records(rows).times(basis.vectors)
             for column, inverse in zip(classes.tolist(), gram, strict=True):
                 sizes[rows, column] = ((x @ inverse) * x).sum(1).clamp_(min=0.0)
     coupling = _coupling(layer, sizes, traces, k, beside.chunk) if kind == "coupled" else None

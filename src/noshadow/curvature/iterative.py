@@ -18,10 +18,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from noshadow.curvature.kronecker import KroneckerCurvature, kronecker_curvature, kronecker_memory, reciprocal
+from noshadow.curvature.kronecker import KroneckerCurvature, kronecker_curvature, kronecker_memory
 from noshadow.curvature.operator import HessianOperator, Own, conjugate_gradients
 from noshadow.curvature.outputs import CoupledCurvature
-from noshadow.curvature.protocol import Advance, Removal, Size
+from noshadow.curvature.protocol import Advance, Curvature, Removal, Size
 from noshadow.curvature.removal import remove_coupled, remove_uncoupled
 from noshadow.curvature.stationary import Stationarity
 from noshadow.heads import make_head
@@ -34,7 +34,6 @@ _TOLERANCE = 1e-7  # of the residual; a score is a quadratic form, its error is 
 _MOST_STEPS = 500
 _VECTORS = 10  # of the size of the parameters that a system keeps
 _MOST_SYSTEMS = 64
-_LEAST_ROOM = 0.05  # share of Λ that the preconditioner keeps where a record's own term is nearly all of it
 
 
 @dataclass
@@ -61,33 +60,30 @@ class Solver:
 
     beside: KroneckerCurvature
     operator: HessianOperator
-    inverse: Tensor
-    """1/Λ, (k, r)."""
     batch: int
     effort: Effort = field(default_factory=Effort)
 
     @classmethod
     def of(cls, beside: KroneckerCurvature, memory: float) -> Solver:
         basis, layer = beside.basis, beside.layer
-        operator = HessianOperator(layer, basis.vectors, basis.frame, basis.penalty, beside.chunk)
-        inverse = reciprocal(basis.values).expand(operator.shape)
-        spare = memory * GIB - GIB * kronecker_memory(Size.of(layer))
+        operator = HessianOperator(layer, basis.columns, basis.frame, beside.chunk)
+        spare = 0.5 * memory * GIB
         vector = 8.0 * max(layer.n_columns, operator.shape[0]) * layer.n_outputs
-        return cls(beside, operator, inverse, max(1, min(_MOST_SYSTEMS, int(spare // (_VECTORS * vector)))))
+        return cls(beside, operator, max(1, min(_MOST_SYSTEMS, int(spare // (_VECTORS * vector)))))
 
     def shift(self, records: Records, x: Tensor, vectors: Tensor, without_own: bool) -> tuple[Tensor, Tensor]:
         """x̃ᵀu (c, r) of the system whose right-hand side is x̃ ⊗ v, v (c, r) reduced; and where there is none."""
         answers, singular = torch.empty_like(vectors), torch.zeros(len(x), dtype=torch.bool, device=x.device)
         pulls = self.operator.from_reduced(vectors)
-        weights = self.beside.basis.weights(records)
+        basis = self.beside.basis
+        weights = basis.weights(records)
         for some in torch.split(torch.arange(len(x), device=x.device), self.batch):
-            own, inverse = None, self.inverse.unsqueeze(0)
+            own, precondition = None, basis.precondition()
             if without_own:
                 own = Own(x[some], records.some(some))
-                share = x[some].square().unsqueeze(2) * weights[some].unsqueeze(1) * inverse
-                inverse = inverse / (1.0 - share).clamp(min=_LEAST_ROOM)
+                precondition = basis.precondition(x[some], weights[some])
             right = x[some].unsqueeze(2) * pulls[some].unsqueeze(1)
-            found = conjugate_gradients(self.operator, right, inverse, _TOLERANCE, _MOST_STEPS, own)
+            found = conjugate_gradients(self.operator, right, precondition, _TOLERANCE, _MOST_STEPS, own)
             self.effort.add(found.steps, found.residual, found.singular)
             moved = (x[some].unsqueeze(1) @ found.solution).squeeze(1)
             answers[some], singular[some] = self.operator.to_reduced(moved), found.singular
@@ -108,7 +104,7 @@ class Solver:
 
     def leverages(self, records: Records) -> IterativeLeverages:
         """What is asked of some records, worked out when it is."""
-        return IterativeLeverages(records, records.design @ self.beside.basis.vectors, self)
+        return IterativeLeverages(records, self.operator.columns.of(records), self)
 
     def gather(self, rows: Tensor) -> Records:
         """Some records of the layer, by number."""
@@ -117,7 +113,7 @@ class Solver:
         first = parts[0]
         return Records(
             first.rows,
-            torch.cat([part.design for part in parts]),
+            torch.cat([part.design for part in parts]),  # few: dense even where the layer is sparse
             torch.cat([part.outputs for part in parts]),
             torch.cat([part.targets for part in parts]),
             torch.cat(weights) if weights else None,
@@ -150,7 +146,7 @@ class IterativeLeverages:
     @cached_property
     def leftover(self) -> Tensor:
         beside = self.solver.beside
-        return self.x @ (beside.basis.directions.T @ beside.stationarity.newton)
+        return beside.leftover(self.records, self.records.times(beside.basis.vectors))
 
     def first_order_shift(self, pull: Tensor) -> Tensor:
         return self.solver.shift(self.records, self.x, pull, False)[0]
@@ -206,6 +202,16 @@ class IterativeCurvature:
 def iterative_curvature(layer: LastLayer, memory: float, advance: Advance = lambda _: None) -> IterativeCurvature:
     """Build it within ``memory`` GiB; ``advance`` is told of every record, twice."""
     return IterativeCurvature(layer, Solver.of(kronecker_curvature(layer, memory, advance), memory))
+
+
+def exact_solver(curvature: Curvature, memory: float) -> Solver | None:
+    """Exact answers for single records of an approximate curvature; None where it is exact itself."""
+    if curvature.exact:
+        return None
+    beside = getattr(curvature, "beside", curvature)
+    if not isinstance(beside, KroneckerCurvature):
+        raise TypeError(f"{type(curvature).__name__}: an approximate curvature has a Kronecker one beside it")
+    return Solver.of(beside, memory)
 
 
 def iterative_memory(size: Size) -> float:

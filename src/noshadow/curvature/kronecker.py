@@ -17,16 +17,18 @@ which is a series of products of (x̃ᵀb)^2s with Λ^−s. No record needs an m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from noshadow.curvature.dense import DenseLeverages
 from noshadow.curvature.factored import DiagonalInFrame, FactoredLeverages
-from noshadow.curvature.operator import HessianOperator, conjugate_gradients
+from noshadow.curvature.operator import BasisColumns, Columns, HessianOperator, Precondition, conjugate_gradients
 from noshadow.curvature.outputs import CoupledCurvature, Kind, kind_of, output_frame
+from noshadow.curvature.partial import Rest, partial_rank, partial_whitening
 from noshadow.curvature.protocol import Advance, Leverages, Size
 from noshadow.curvature.removal import LEVERAGE_FLOOR
 from noshadow.curvature.stationary import Fit, Stationarity
@@ -40,6 +42,8 @@ _CHUNK_BYTES = 32 * 2**20  # largest array of a chunk
 _ARRAYS = 12  # arrays of that size that are alive at a time
 _TERMS = 8  # of the series 1/(1 − t): with t ≤ _SAFE_SHARE the rest is below 1e-5 of the sum
 _SAFE_SHARE = 0.3
+_LEAST_ROOM = 0.05  # share of Λ that a preconditioner keeps where a record's own term is nearly all of it
+_TINY = 1e-12  # curvature of what is left over, in units of the penalty or of unit columns, that is not divided by
 _TILE_BYTES = 8 * 2**20
 _NEWTON_STEPS, _NEWTON_TOLERANCE = 30, 1e-4  # of the one Newton step that the diagnostics ask for
 
@@ -54,13 +58,49 @@ class Eigenbasis:
     values: Tensor
     penalty: Tensor
     directions: Tensor
-    """The k columns of B in whitened coordinates, orthonormal (k, k)."""
+    """The k columns of B in the coordinates that they were found in, orthonormal (k, k)."""
+    rest: Rest | None = None
+    rest_values: Tensor | None = None
+    """Λ (r,) of the directions that are left, where B spans a part of the columns."""
 
     def weights(self, records: Records) -> Tensor:
         """w (c, r), or (c, 1): the record's curvature along each column of the frame."""
         if self.kind == "coupled" and self.frame is not None:
             return CoupledCurvature.of(records).along(self.frame)
         return records.packed_curvature
+
+    @property
+    def columns(self) -> Columns:
+        """Coordinates in which systems with H are solved."""
+        return BasisColumns(self.vectors, self.penalty) if self.rest is None else self.rest.columns
+
+    def others(self, records: Records, x: Tensor, weights: Tensor) -> Tensor:
+        """A₋ in the frame, (c, r) or (c, 1), of records with coordinates x (c, k)."""
+        squares = x.square()
+        total = without_own(squares, reciprocal(self.values), weights)
+        if self.rest is None or self.rest_values is None:
+            return total
+        left = self.rest.sizes(records, squares)
+        room = self.rest_values - left * weights / self.rest.directions
+        return total + left / torch.maximum(room, LEVERAGE_FLOOR * self.rest_values.clamp(min=_TINY))
+
+    def precondition(self, x: Tensor | None = None, weights: Tensor | None = None) -> Precondition:
+        """About H⁻¹ of residuals in ``columns``; without the own terms of records with coordinates x (R, k)."""
+        inverse = reciprocal(self.values).unsqueeze(0)
+        if self.rest is None or self.rest_values is None:
+            if x is not None and weights is not None:
+                share = x.square().unsqueeze(2) * weights.unsqueeze(1) * inverse
+                inverse = inverse / (1.0 - share).clamp_(min=_LEAST_ROOM)
+            return lambda residual, rows: residual * (inverse if len(inverse) == 1 else inverse[rows])
+        vectors = self.rest.vectors @ self.directions
+        plain = 1.0 / self.rest_values.clamp(min=_TINY)
+        free = self.rest.columns.scale > 0
+
+        def apply(residual: Tensor, _: Tensor) -> Tensor:
+            inner = vectors.T @ residual
+            return (plain * residual + vectors @ ((inverse - plain) * inner)) * free.unsqueeze(1)
+
+        return apply
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,78 +113,97 @@ class KroneckerCurvature:
     stationarity: Stationarity
     linearity: float
     basis: Eigenbasis
-    _whitening: Whitening
-
-    @property
-    def rank(self) -> int:
-        return self._whitening.rank
+    rank: int
+    newton: Tensor | None = None
+    """H⁻¹G in the parameters themselves, (P, r), where the basis spans a part of the columns."""
 
     @property
     def exact(self) -> bool:
         """Whether nothing is approximated."""
-        return self.basis.kind == "one"
+        return self.basis.kind == "one" and self.basis.rest is None
 
     def chunks(self) -> Iterator[Leverages]:
-        newton = self.basis.directions.T @ self.stationarity.newton
-        inverse = reciprocal(self.basis.values)
         for rows in self.layer.chunks(self.chunk):
             records = self.layer.records(rows)
-            x = records.design @ self.basis.vectors
-            yield self._leverages(records, x, inverse, x @ newton)
+            x = records.times(self.basis.vectors)
+            yield self._leverages(records, x, self.leftover(records, x))
 
-    def _leverages(self, records: Records, x: Tensor, inverse: Tensor, leftover: Tensor) -> Leverages:
-        if self.basis.kind == "one":
-            return DenseLeverages(records, x.square() @ inverse, leftover)
-        if self.basis.kind == "labels" or self.basis.frame is None:
+    def leftover(self, records: Records, x: Tensor) -> Tensor:
+        """x̃ᵀH⁻¹G of records with coordinates x (c, k), (c, r)."""
+        if self.newton is not None:
+            return records.times(self.newton)
+        return x @ (self.basis.directions.T @ self.stationarity.newton)
+
+    def _leverages(self, records: Records, x: Tensor, leftover: Tensor) -> Leverages:
+        basis = self.basis
+        if self.exact:
+            return DenseLeverages(records, x.square() @ reciprocal(basis.values), leftover)
+        if basis.kind != "coupled" or basis.frame is None:
             weights = records.packed_curvature
-            others = without_own(x.square(), inverse, weights)
+            others = basis.others(records, x, weights)
             return DenseLeverages(records, others / (1.0 + weights * others), leftover)
         curvature = CoupledCurvature.of(records)
-        weights = curvature.along(self.basis.frame)
-        others = without_own(x.square(), inverse, weights)
+        weights = curvature.along(basis.frame)
+        others = basis.others(records, x, weights)
         own = weights * others
-        factor = DiagonalInFrame(self.basis.frame, others.sqrt())
+        factor = DiagonalInFrame(basis.frame, others.sqrt())
         undefined = (own > 0.5 / LEVERAGE_FLOOR).any(1)  # h/(1 − h), with 1 − h at its floor
         return FactoredLeverages(records, curvature, factor, (own / (1.0 + own)).sum(1), leftover, undefined)
 
 
 def kronecker_curvature(layer: LastLayer, memory: float, advance: Advance = lambda _: None) -> KroneckerCurvature:
-    """Build it within ``memory`` GiB; ``advance`` is told of every record, twice."""
-    chunk = chunk_rows(Size.of(layer), memory)
-    whitening = whiten(layer, chunk)
-    basis, fit = eigenbasis(layer, whitening, chunk, advance)
-    operator = HessianOperator(layer, basis.vectors, basis.frame, basis.penalty, chunk)
+    """Build it within ``memory`` GiB; ``advance`` is told of every record, twice.
 
-    def solve(columns: Tensor) -> Tensor:
-        inner = basis.directions.T @ columns
-        if basis.kind == "one":
-            return basis.directions @ (inner * reciprocal(basis.values))
-        right = operator.from_reduced(inner).unsqueeze(0)
-        found = conjugate_gradients(
-            operator, right, reciprocal(basis.values).unsqueeze(0), _NEWTON_TOLERANCE, _NEWTON_STEPS
+    Where a basis of all columns does not fit, of the largest directions (``noshadow.curvature.partial``).
+    """
+    size, rest = Size.of(layer), None
+    if kronecker_memory(size) <= memory:
+        chunk = chunk_rows(size, memory)
+        whitening = whiten(layer, chunk)
+    else:
+        chunk = _partial_chunk(layer)
+        whitening, rest = partial_whitening(layer, partial_rank(layer, memory), chunk)
+    basis, fit = eigenbasis(layer, whitening, rest, chunk, advance)
+    operator = HessianOperator(layer, basis.columns, basis.frame, chunk)
+
+    def newton_step(gradient: Tensor) -> Tensor:
+        """H⁻¹ of a gradient in the operator's columns, reduced coordinates: (k, r) → same."""
+        right = operator.from_reduced(gradient).unsqueeze(0)
+        found = conjugate_gradients(operator, right, basis.precondition(), _NEWTON_TOLERANCE, _NEWTON_STEPS)
+        return operator.to_reduced(found.solution.squeeze(0))
+
+    newton = None
+    if rest is None:
+        found = fit.stationarity(lambda columns: basis.directions @ newton_step(basis.directions.T @ columns))
+    else:
+        gradient = basis.columns.drop(fit.gradient())
+        step = newton_step(gradient)
+        newton = basis.columns.lift(step)
+        found = replace(
+            fit.stationarity(lambda columns: columns), decrement=math.sqrt(max(0.0, float((gradient * step).sum())))
         )
-        return basis.directions @ operator.to_reduced(found.solution.squeeze(0))
-
-    null = int((basis.values <= rounding(basis.values)).sum())
     return KroneckerCurvature(
         layer=layer,
         chunk=chunk,
-        null_directions=null,
-        stationarity=fit.stationarity(solve),
+        null_directions=int((basis.values <= rounding(basis.values)).sum()),
+        stationarity=found,
         linearity=fit.linearity,
         basis=basis,
-        _whitening=whitening,
+        rank=whitening.rank,
+        newton=newton,
     )
 
 
-def eigenbasis(layer: LastLayer, whitening: Whitening, chunk: int, advance: Advance) -> tuple[Eigenbasis, Fit]:
+def eigenbasis(
+    layer: LastLayer, whitening: Whitening, rest: Rest | None, chunk: int, advance: Advance
+) -> tuple[Eigenbasis, Fit]:
     """Basis and frame in one pass over the records, the eigenvalues in another."""
     kind, transform = kind_of(layer), whitening.transform
     gram = torch.zeros_like(whitening.penalty)
     total = gram.new_zeros((layer.n_outputs, layer.n_outputs))
     for rows in layer.chunks(chunk):
         records = layer.records(rows)
-        x = records.design @ transform
+        x = records.times(transform)
         if kind == "coupled":
             curvature = CoupledCurvature.of(records)
             weight = curvature.trace
@@ -167,18 +226,29 @@ def eigenbasis(layer: LastLayer, whitening: Whitening, chunk: int, advance: Adva
     basis = Eigenbasis(kind, vectors, frame, vectors.new_zeros((0, 0)), penalty, directions)
 
     values: Tensor | None = None
+    left: Tensor | None = None
     fit = Fit(layer, whitening)
     for rows in layer.chunks(chunk):
         records = layer.records(rows)
-        x = records.design @ transform
+        x = records.times(transform)
         fit.add(records, x)
         weights = basis.weights(records)
         squares = (x @ directions).square()
         values = squares.T @ weights if values is None else values.addmm_(squares.T, weights)
+        if rest is not None:
+            part = (rest.sizes(records, squares) * weights).sum(0)
+            left = part if left is None else left + part
         advance(len(records))
     assert values is not None
     values += penalty.diagonal().unsqueeze(1)
-    return Eigenbasis(kind, vectors, frame, values, penalty, directions), fit
+    if rest is not None and left is not None:
+        left = left / rest.directions + rest.penalty
+    return Eigenbasis(kind, vectors, frame, values, penalty, directions, rest, left), fit
+
+
+def _partial_chunk(layer: LastLayer) -> int:
+    widest = max(1024, layer.n_outputs, 0 if layer.sparse else layer.n_columns)
+    return max(1, min(_CHUNK_BYTES // (8 * widest), layer.n))
 
 
 def without_own(squares: Tensor, inverse: Tensor, weights: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Products with the exact Hessian, matrix-free, for many vectors at once; conjugate gradients with them.
 
-In the coordinates of a basis B (P, k) of the columns and a frame G (m, r) of the outputs, a vector is V (k, r), the
+In coordinates of the columns, θ = Bφ (``Columns``), and of the outputs, a frame G (m, r), a vector is V (k, r), the
 parameters are U = B V Gᵀ, and
 
     H V = Bᵀ [ Σᵢ x̃ᵢ (W'ᵢ Uᵀx̃ᵢ)ᵀ ] G + BᵀDB V,
@@ -10,8 +10,9 @@ two products of (records × columns) by (columns × outputs) a vector, and nothi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from noshadow.curvature.outputs import CoupledCurvature, kind_of
 from noshadow.layer import LastLayer
 from noshadow.records import Records
 
+_FLAT = 1e-9  # curvature of a direction, relative to what the preconditioner says, below which there is none
 _ROWS_BYTES = 64 * 2**20  # outputs of a chunk of records for all vectors
 
 
@@ -30,20 +32,92 @@ class Own(NamedTuple):
     records: Records
 
 
+class Columns(Protocol):
+    """Coordinates φ of the parameters of one output, θ = Bφ."""
+
+    @property
+    def size(self) -> int:
+        """k, how many there are."""
+        ...
+
+    def lift(self, inner: Tensor) -> Tensor:
+        """B V, (k, c) → (P, c)."""
+        ...
+
+    def drop(self, outer: Tensor) -> Tensor:
+        """BᵀU, (P, c) → (k, c)."""
+        ...
+
+    def of(self, records: Records) -> Tensor:
+        """X̃B, (c, k)."""
+        ...
+
+    def penalised(self, vectors: Tensor) -> Tensor:
+        """BᵀDB V, (R, k, r) → same."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class BasisColumns:
+    """A basis B (P, k) and BᵀDB (k, k)."""
+
+    vectors: Tensor
+    penalty: Tensor
+
+    @property
+    def size(self) -> int:
+        return self.vectors.shape[1]
+
+    def lift(self, inner: Tensor) -> Tensor:
+        return self.vectors @ inner
+
+    def drop(self, outer: Tensor) -> Tensor:
+        return self.vectors.T @ outer
+
+    def of(self, records: Records) -> Tensor:
+        return records.times(self.vectors)
+
+    def penalised(self, vectors: Tensor) -> Tensor:
+        return self.penalty @ vectors
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledColumns:
+    """Every column in a unit of its own, B = diag(scale), penalty (P,) in those units."""
+
+    scale: Tensor
+    penalty: Tensor
+
+    @property
+    def size(self) -> int:
+        return len(self.scale)
+
+    def lift(self, inner: Tensor) -> Tensor:
+        return inner * self.scale.unsqueeze(1)
+
+    def drop(self, outer: Tensor) -> Tensor:
+        return outer * self.scale.unsqueeze(1)
+
+    def of(self, records: Records) -> Tensor:
+        return records.design * self.scale
+
+    def penalised(self, vectors: Tensor) -> Tensor:
+        return vectors * self.penalty.unsqueeze(1)
+
+
 @dataclass(frozen=True, eq=False)
 class HessianOperator:
-    """H of a layer in the coordinates of ``vectors`` B (P, k) and ``frame`` G (m, r); penalty BᵀDB (k, k)."""
+    """H of a layer in the coordinates of ``columns`` (k) and of ``frame`` G (m, r)."""
 
     layer: LastLayer
-    vectors: Tensor
+    columns: Columns
     frame: Tensor | None
-    penalty: Tensor
     chunk: int
 
     @property
     def shape(self) -> tuple[int, int]:
         """(k, r)."""
-        return self.vectors.shape[1], self.layer.n_outputs if self.frame is None else self.frame.shape[1]
+        return self.columns.size, self.layer.n_outputs if self.frame is None else self.frame.shape[1]
 
     def outputs(self, inner: Tensor) -> Tensor:
         """Coordinates of the frame → outputs, (..., r) → (..., m)."""
@@ -66,15 +140,15 @@ class HessianOperator:
         count, k, _ = vectors.shape
         m = self.layer.n_outputs
         wide = self.outputs(vectors).permute(1, 0, 2).reshape(k, count * m)
-        parameters = self.vectors @ wide
+        parameters = self.columns.lift(wide)
         total = torch.zeros_like(parameters)
         rows_at_once = max(1, min(self.chunk, _ROWS_BYTES // (8 * count * m)))
         for rows in self.layer.chunks(rows_at_once):
             records = self.layer.records(rows)
-            moved = (records.design @ parameters).reshape(-1, count, m)
-            total.addmm_(records.design.T, self._curved(records, moved).reshape(-1, count * m))
-        image = self.inner((self.vectors.T @ total).reshape(k, count, m)).permute(1, 0, 2)
-        image = image + self.penalty @ vectors
+            moved = records.times(parameters).reshape(-1, count, m)
+            total += records.gathered(self._curved(records, moved).reshape(-1, count * m))
+        image = self.inner(self.columns.drop(total).reshape(k, count, m)).permute(1, 0, 2)
+        image = image + self.columns.penalised(vectors)
         if own is not None:
             moved = self.outputs((own.x.unsqueeze(1) @ vectors).squeeze(1))
             pull = self.inner(self._curved(own.records, moved.unsqueeze(1)).squeeze(1))
@@ -100,50 +174,51 @@ class Solution(NamedTuple):
     singular: Tensor
 
 
+Precondition = Callable[[Tensor, Tensor], Tensor]
+"""Residuals (R, k, r) and which of the systems they belong to (R,) → about H⁻¹ of them."""
+
+
 def conjugate_gradients(
     operator: HessianOperator,
     right: Tensor,
-    inverse: Tensor,
+    precondition: Precondition,
     tolerance: float,
     most_steps: int,
     own: Own | None = None,
 ) -> Solution:
-    """H u = b for all b of ``right`` (R, k, r), each with its own steps; ``inverse`` (R or 1, k, r) is a diagonal
-    approximation of H⁻¹. Systems that are done leave the block."""
+    """H u = b for all b of ``right`` (R, k, r), each with its own steps; systems that are done leave the block."""
     solution = torch.zeros_like(right)
-    relative = torch.ones(len(right), dtype=right.dtype, device=right.device)
+    relative = torch.zeros(len(right), dtype=right.dtype, device=right.device)
     steps = torch.zeros(len(right), dtype=torch.int64, device=right.device)
     singular = torch.zeros(len(right), dtype=torch.bool, device=right.device)
-    inverse = inverse.expand(len(right), *right.shape[1:])
-    first = _dot(right, right * inverse)
-    active = (first > 0).nonzero().flatten()
-    relative[first <= 0] = 0.0
-    residual, inverse, start = right[active], inverse[active], first[active]
-    owned = own if own is None else _some(own, active)
-    direction, size = residual * inverse, start
-    tiny = torch.finfo(right.dtype).eps
-    for _ in range(most_steps):
-        if not len(active):
-            break
-        image = operator(direction, owned)
+    active = torch.arange(len(right), device=right.device)
+    residual, direction = right, precondition(right, active)
+    size = _dot(right, direction)
+    going = (size > 0).nonzero().flatten()
+    start = size
+    rounding = 100 * torch.finfo(right.dtype).eps
+    while True:
+        if len(going) < len(active):
+            active, residual, start = active[going], residual[going], start[going]
+            direction, size = direction[going], size[going]
+            own = own if own is None else _some(own, going)
+        if not len(active) or int(steps[active].max()) >= most_steps:
+            return Solution(solution, relative, steps, singular)
+        image = operator(direction, own)
         steps[active] += 1
         bend = _dot(direction, image)
-        flat = ~(bend > 100 * tiny * _dot(direction.square(), 1.0 / inverse.clamp(min=torch.finfo(right.dtype).tiny)))
+        flat = ~(bend > rounding * _dot(direction, direction).sqrt() * _dot(image, image).sqrt())
+        flat &= ~(bend > _FLAT * size)  # in the norm of the preconditioner, in which H is about 1
         singular[active[flat]] = True
         alpha = torch.where(flat, 0.0, size / torch.where(flat, 1.0, bend)).reshape(-1, 1, 1)
         solution[active] += alpha * direction
         residual = residual - alpha * image
-        scaled = residual * inverse
+        scaled = precondition(residual, active)
         now = _dot(residual, scaled)
         relative[active] = (now / start).clamp(min=0.0).sqrt()
-        going = ((relative[active] > tolerance) & ~flat).nonzero().flatten()
         direction = scaled + (now / size).reshape(-1, 1, 1) * direction
-        if len(going) < len(active):
-            active, residual, inverse, start = active[going], residual[going], inverse[going], start[going]
-            direction, now = direction[going], now[going]
-            owned = owned if owned is None else _some(owned, going)
         size = now
-    return Solution(solution, relative, steps, singular)
+        going = ((relative[active] > tolerance) & ~flat).nonzero().flatten()
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:

@@ -9,7 +9,6 @@ import pandas as pd
 import torch
 from sklearn.base import BaseEstimator
 
-from noshadow.curvature import DEFAULT_MEMORY
 from noshadow.errors import InputError
 from noshadow.extract.found import Extracted
 from noshadow.extract.sklearn import extract_sklearn
@@ -26,7 +25,6 @@ def extract(
     layer: str | None = None,
     output: str | int | None = None,
     batch_size: int = 256,
-    memory: float = DEFAULT_MEMORY,
     progress: bool | None = None,
 ) -> Extracted:
     """The last layer of a torch module, a scikit-learn estimator, or a LastLayer itself.
@@ -54,7 +52,7 @@ def extract(
         }.items():
             if value is not None:
                 raise InputError(f"{name}: it is for torch modules; scikit-learn estimators carry their own")
-        found = extract_sklearn(model, data, objective, memory)
+        found = extract_sklearn(model, data, objective)
     else:
         raise InputError(
             f"model: expected a torch Module, a scikit-learn estimator or a LastLayer, got {type(model).__name__}"

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from scipy import sparse
 
-from noshadow import LastLayer, score
-from noshadow.curvature import build_curvature
+from noshadow import InputError, LastLayer, score
+from noshadow.curvature import Size, build_curvature, choose, kronecker
+from noshadow.curvature.dense import dense_curvature
+from noshadow.curvature.iterative import IterativeCurvature, Solver
 from noshadow.curvature.kronecker import without_own
 from noshadow.curvature.outputs import CoupledCurvature
+from noshadow.curvature.sided import n_sided
+from noshadow.diagnostics import concerns
+from noshadow.scores import SCORES, Known
 from noshadow.scoring import score_with_diagnostics
 
 CURVED = ["leverage", "influence", "newton", "leave_one_out"]
@@ -197,3 +204,147 @@ def test_products_with_the_output_curvature_keep_their_digits(scale):
     s = torch.rand(20, 4, dtype=torch.float64)
     torch.testing.assert_close(found.total(s), (s.unsqueeze(1) * w * s.unsqueeze(2)).sum(0), rtol=1e-9, atol=1e-300)
     torch.testing.assert_close(found.diagonal, w.diagonal(dim1=1, dim2=2), rtol=1e-9, atol=1e-300)
+
+
+def on_table(layer, x, z):
+    """The same layer on another table x, with outputs z."""
+    return LastLayer(
+        x,
+        z,
+        layer.targets,
+        layer.head,
+        layer.ridge,
+        penalize_bias=layer.penalize_bias,
+        sample_weight=layer.sample_weight,
+        class_weight=layer.class_weight,
+        label_smoothing=layer.label_smoothing,
+    )
+
+
+def sparse_layer(kind, n=70, p=12, ridge=1.0, penalize_bias=True, seed=0):
+    """A layer with many zeros among its features, as a dense and as a sparse table."""
+    layer = make(kind, n=n, p=p, ridge=ridge, penalize_bias=penalize_bias, seed=seed)
+    rng = np.random.default_rng(seed)
+    x = np.where(rng.random((n, p)) < 0.3, layer.features.numpy(), 0.0)
+    design = np.hstack([x, np.ones((n, 1))])
+    z = design @ np.linalg.lstsq(design, layer.outputs.numpy(), rcond=None)[0]
+    return on_table(layer, x, z), on_table(layer, sparse.csr_matrix(x), z)
+
+
+@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("method", ["dense", "blocks", "kronecker", "iterative"])
+def test_sparse_features_get_the_scores_of_dense_ones(kind, method):
+    dense, thin = sparse_layer(kind)
+    assert thin.sparse
+    columns = [*CURVED, "gradient_norm", "loss"]
+    np.testing.assert_allclose(
+        score(thin, columns, curvature=method), score(dense, columns, curvature=method), rtol=1e-9
+    )
+
+
+@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize(("ridge", "penalize_bias"), [(0.5, True), (0.5, False)])
+@pytest.mark.parametrize("thin", [False, True])
+def test_fewer_records_than_columns_take_the_n_sided_form(kind, ridge, penalize_bias, thin):
+    layer = sparse_layer(kind, n=14, p=40, ridge=ridge, penalize_bias=penalize_bias)[thin]
+    narrow = n_sided(layer)
+    assert narrow.n_columns <= layer.n + 1 < layer.n_columns
+    # the definition on all columns, without the choice of a side
+    wanted = score_by(dense_curvature(layer, 4.0))
+    np.testing.assert_allclose(score(layer, CURVED), wanted, rtol=1e-7, atol=1e-12)
+
+
+def score_by(curvature):
+    """The curved scores from a curvature, without the choice of one."""
+    known = [Known(chunk.records, chunk) for chunk in curvature.chunks()]
+    return np.stack([np.concatenate([SCORES[name].compute(one) for one in known]) for name in CURVED], axis=1)
+
+
+def test_the_n_sided_form_keeps_huge_columns_and_given_parameters_apart():
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(10, 30))
+    x[:, 4] *= 1e9
+    theta = rng.normal(size=(31, 3))
+    theta[4] *= 1e-9
+    z = np.hstack([x, np.ones((10, 1))]) @ theta
+    layer = LastLayer(x, z, rng.integers(0, 3, 10), ridge=0.3, coefficients=theta)
+    narrow = n_sided(layer)
+    assert narrow.n_columns == 12
+    design = narrow.records(slice(0, 10)).design
+    torch.testing.assert_close(design @ narrow.coefficients, layer.outputs, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(score_by(dense_curvature(narrow, 4.0)), score_by(dense_curvature(layer, 4.0)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize(("ridge", "penalize_bias"), [(0.5, True), (0.5, False)])
+@pytest.mark.parametrize("thin", [False, True])
+def test_a_part_of_the_directions_is_close_and_its_systems_are_exact(kind, ridge, penalize_bias, thin, monkeypatch):
+    layer = sparse_layer(kind, n=60, p=24, ridge=ridge, penalize_bias=penalize_bias)[thin]
+    wanted = score(layer, CURVED, curvature="dense")
+    monkeypatch.setattr(kronecker, "kronecker_memory", lambda size: 1e9)  # no basis of all columns fits
+    part = kronecker.kronecker_curvature(layer, 4.0)
+    assert part.basis.rest is not None
+    assert part.basis.vectors.shape[1] == 12
+    assert not part.exact
+    found = pd.DataFrame(score_by(part), columns=CURVED)
+    assert found["newton"].corr(wanted["newton"], method="spearman") > 0.8
+    solver = Solver.of(part, 4.0)
+    np.testing.assert_allclose(score_by(IterativeCurvature(layer, solver)), wanted, rtol=1e-6, atol=1e-12)
+    assert solver.effort.unconverged == 0
+    assert solver.effort.residual <= 1e-7
+    exact = dense_curvature(layer, 4.0)
+    assert part.stationarity.decrement == pytest.approx(exact.stationarity.decrement, rel=1e-2)
+    leftover = torch.cat([chunk.leftover for chunk in part.chunks()])
+    torch.testing.assert_close(leftover, torch.cat([chunk.leftover for chunk in exact.chunks()]), rtol=1e-2, atol=2e-3)
+
+
+def test_what_the_chosen_curvature_is_and_why():
+    size = Size(50_000, 2049, 1000, "softmax")
+    assert choose("auto", Size(1797, 129, 10, "softmax"), 4.0) == ("dense", "the exact Hessian fits into memory")
+    assert choose("auto", Size(50_000, 513, 100, "softmax"), 4.0).name == "blocks"
+    assert choose("auto", size, 8.0).name == "kronecker"
+    assert "dense needs" in choose("auto", size, 8.0).why
+    assert "blocks takes" in choose("auto", size, 8.0).why
+    assert choose("auto", Size(20_000, 50_001, 1, "logistic"), 8.0).name == "kronecker"  # a part of the directions
+    assert choose("auto", Size(200, 50_001, 5, "softmax"), 8.0).name == "dense"  # n-sided
+    assert choose("auto", Size(10_000, 2049, 500, "logistic"), 8.0).name in ("blocks", "kronecker")
+    with pytest.raises(InputError, match=r"memory: the exact Hessian of this head has 2,046,951 × 2,046,951"):
+        choose("dense", size, 8.0)
+    with pytest.raises(InputError, match="curvature: 'full' is not one of"):
+        choose("full", size)
+    with pytest.raises(InputError, match="memory: expected a positive"):
+        choose("auto", size, 0.0)
+
+
+@pytest.mark.parametrize("method", ["blocks", "kronecker"])
+def test_an_approximation_states_its_error_and_refine_finds_the_exact_top(method):
+    layer = make("softmax", n=400, p=6, ridge=0.1, ugly="outlier", seed=4)
+    exact = score(layer, CURVED, curvature="dense")
+    plain, found = score_with_diagnostics(layer, CURVED, curvature=method)
+    off = found.accuracy
+    assert (found.curvature, found.exact, found.chosen) == (method, False, "as asked")
+    assert (off.score, off.sampled, off.refined, off.stable) == ("leave_one_out", 100, 0, None)
+    error = ((plain - exact).abs() / exact)["leave_one_out"]
+    assert off.median_error == pytest.approx(error.median(), rel=0.5)
+    assert off.error_95 == pytest.approx(error.quantile(0.95), rel=0.6)
+    assert off.spearman == pytest.approx(
+        plain["leave_one_out"].corr(exact["leave_one_out"], method="spearman"), abs=0.02
+    )
+    refined, found = score_with_diagnostics(layer, CURVED, curvature=method, refine=0.05)
+    assert found.accuracy.stable
+    top = exact["leave_one_out"].nlargest(20).index
+    assert set(refined["leave_one_out"].nlargest(20).index) == set(top)
+    for name in ("influence", "newton", "leave_one_out"):
+        np.testing.assert_allclose(refined.loc[top, name], exact.loc[top, name], rtol=1e-5)
+    kept = len(set(plain["leave_one_out"].nlargest(20).index) & set(top)) / 20
+    assert found.accuracy.top_kept == kept
+    assert found.accuracy.refined >= 20
+    notes = concerns(layer, found)
+    assert any(method in note and "records were scored exactly" in note for note in notes)
+
+
+def test_refine_must_be_a_share_and_exact_curvatures_say_nothing():
+    layer = make("softmax")
+    with pytest.raises(InputError, match="refine: expected a share"):
+        score(layer, curvature="kronecker", refine=3)
+    assert score_with_diagnostics(layer, refine=0.1)[1].accuracy is None

@@ -11,6 +11,7 @@ from noshadow.curvature.dense import dense_curvature, dense_memory, dense_refusa
 from noshadow.curvature.iterative import iterative_curvature, iterative_memory, iterative_refusal
 from noshadow.curvature.kronecker import kronecker_curvature, kronecker_memory, kronecker_refusal
 from noshadow.curvature.protocol import Advance, Curvature, Size
+from noshadow.curvature.sided import n_sided
 from noshadow.errors import InputError
 from noshadow.layer import LastLayer
 from noshadow.memory import working_memory
@@ -60,7 +61,7 @@ def choose(name: str, size: Size, memory: float | None = None) -> Choice:
     """
     if name not in ("auto", *CURVATURES):
         raise InputError(f"curvature: {name!r} is not one of {', '.join(map(repr, ('auto', *CURVATURES)))}")
-    budget = working_memory(memory)
+    budget, size = working_memory(memory), size.sided
     if name != "auto":
         method = CURVATURES[name]
         if method.memory(size) > budget:
@@ -95,4 +96,7 @@ def build_chosen(
     layer: LastLayer, choice: Choice, memory: float | None = None, advance: Advance = lambda _: None
 ) -> Curvature:
     """A curvature that was chosen before, by the size that the layer was to have."""
-    return CURVATURES[choice.name].build(layer, working_memory(memory), advance)
+    method, budget, size = CURVATURES[choice.name], working_memory(memory), Size.of(layer)
+    if size.sided != size and method.memory(size.sided) <= budget:
+        layer = n_sided(layer)
+    return method.build(layer, budget, advance)

@@ -30,7 +30,8 @@ from noshadow.memory import GIB
 from noshadow.records import Records
 from noshadow.triangles import unpack
 
-_TOLERANCE = 1e-7  # of the residual; a score is a quadratic form, its error is the square of that
+_TOLERANCE = 1e-7  # of the residual; a score is nearly a quadratic form, its error is nearly the square of that
+_CHECK_TOLERANCE = 1e-5  # enough to measure approximations and to rank
 _MOST_STEPS = 500
 _VECTORS = 10  # of the size of the parameters that a system keeps
 _MOST_SYSTEMS = 64
@@ -45,13 +46,13 @@ class Effort:
     residual: float = 0.0
     unconverged: int = 0
 
-    def add(self, steps: Tensor, residual: Tensor, singular: Tensor) -> None:
+    def add(self, steps: Tensor, residual: Tensor, singular: Tensor, tolerance: float) -> None:
         self.systems += len(steps)
         self.steps += int(steps.sum())
         real = residual[~singular]
         if len(real):
             self.residual = max(self.residual, float(real.max()))
-            self.unconverged += int((real > _TOLERANCE).sum())
+            self.unconverged += int((real > tolerance).sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,15 +62,16 @@ class Solver:
     beside: KroneckerCurvature
     operator: HessianOperator
     batch: int
+    tolerance: float
     effort: Effort = field(default_factory=Effort)
 
     @classmethod
-    def of(cls, beside: KroneckerCurvature, memory: float) -> Solver:
+    def of(cls, beside: KroneckerCurvature, memory: float, tolerance: float = _TOLERANCE) -> Solver:
         basis, layer = beside.basis, beside.layer
         operator = HessianOperator(layer, basis.columns, basis.frame, beside.chunk)
         spare = 0.5 * memory * GIB
         vector = 8.0 * max(layer.n_columns, operator.shape[0]) * layer.n_outputs
-        return cls(beside, operator, max(1, min(_MOST_SYSTEMS, int(spare // (_VECTORS * vector)))))
+        return cls(beside, operator, max(1, min(_MOST_SYSTEMS, int(spare // (_VECTORS * vector)))), tolerance)
 
     def shift(self, records: Records, x: Tensor, vectors: Tensor, without_own: bool) -> tuple[Tensor, Tensor]:
         """x̃ᵀu (c, r) of the system whose right-hand side is x̃ ⊗ v, v (c, r) reduced; and where there is none."""
@@ -83,8 +85,8 @@ class Solver:
                 own = Own(x[some], records.some(some))
                 precondition = basis.precondition(x[some], weights[some])
             right = x[some].unsqueeze(2) * pulls[some].unsqueeze(1)
-            found = conjugate_gradients(self.operator, right, precondition, _TOLERANCE, _MOST_STEPS, own)
-            self.effort.add(found.steps, found.residual, found.singular)
+            found = conjugate_gradients(self.operator, right, precondition, self.tolerance, _MOST_STEPS, own)
+            self.effort.add(found.steps, found.residual, found.singular, self.tolerance)
             moved = (x[some].unsqueeze(1) @ found.solution).squeeze(1)
             answers[some], singular[some] = self.operator.to_reduced(moved), found.singular
         return answers, singular
@@ -211,7 +213,7 @@ def exact_solver(curvature: Curvature, memory: float) -> Solver | None:
     beside = getattr(curvature, "beside", curvature)
     if not isinstance(beside, KroneckerCurvature):
         raise TypeError(f"{type(curvature).__name__}: an approximate curvature has a Kronecker one beside it")
-    return Solver.of(beside, memory)
+    return Solver.of(beside, memory, _CHECK_TOLERANCE)
 
 
 def iterative_memory(size: Size) -> float:

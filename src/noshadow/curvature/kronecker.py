@@ -97,8 +97,11 @@ class Eigenbasis:
         free = self.rest.columns.scale > 0
 
         def apply(residual: Tensor, _: Tensor) -> Tensor:
-            inner = vectors.T @ residual
-            return (plain * residual + vectors @ ((inverse - plain) * inner)) * free.unsqueeze(1)
+            count, size, r = residual.shape
+            inner = vectors.T @ residual.permute(1, 0, 2).reshape(size, count * r)
+            inner = ((inverse.squeeze(0) - plain).unsqueeze(1) * inner.reshape(-1, count, r)).reshape(-1, count * r)
+            known = (vectors @ inner).reshape(size, count, r).permute(1, 0, 2)
+            return known.addcmul(residual, plain).mul_(free.unsqueeze(1))
 
         return apply
 

@@ -67,7 +67,7 @@ def partial_whitening(layer: LastLayer, rank: int, chunk: int) -> tuple[Whitenin
     unit = torch.where(penalty > 0, penalty.sqrt(), norms)
     alive = (norms > 0) & (unit > 0)
     scale = torch.where(alive, 1.0 / torch.where(alive, unit, 1.0), 0.0)
-    columns = ScaledColumns(scale, torch.where(penalty > 0, 1.0, 0.0))
+    columns = ScaledColumns(scale, (penalty > 0).double())
     vectors = _largest(layer, columns, rank, chunk)
     fitted = (
         _least_squares(layer, scale, chunk) if layer.coefficients is None else layer.kind.reduce(layer.coefficients)

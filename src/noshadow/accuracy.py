@@ -83,6 +83,7 @@ def check(
         top_share=kept_of / layer.n,
         refined=refined,
         stable=stable,
+        unconverged=effort.unconverged,
         residual=effort.residual,
         steps=effort.steps / max(1, effort.systems),
     )

@@ -29,6 +29,7 @@ class Accuracy:
     top_kept         share of the exactly highest that the approximation has among its own highest, as many
     top_share        of what share of the records that was said
     refined, stable  records with exact scores in the table, and whether no other can belong to the top
+    unconverged      systems that fell short of the residual that was aimed at: their answers are too low
     residual, steps  the largest relative residual that was left, and the mean number of steps of a system
     """
 
@@ -43,6 +44,7 @@ class Accuracy:
     top_share: float
     refined: int
     stable: bool | None
+    unconverged: int
     residual: float
     steps: float
 
@@ -117,6 +119,8 @@ def _approximation(found: Diagnostics) -> list[str]:
     ranks = "" if off.spearman is None else f"rank correlation {off.spearman:.3f}, "
     error = f"{off.score} is off by {off.median_error:.0%} in the median, {off.error_95:.0%} at the 95 % quantile"
     top = f"{off.top_kept:.0%} of the top {off.top_share:.2%} is kept"
+    if off.unconverged:
+        top += f" ({off.unconverged} of the exact answers did not converge: residual {off.residual:.0e})"
     message = f"{said}. Against exact answers for {off.sampled} random records and the top: {ranks}{error}; {top}"
     if off.stable is None:
         return [f"{message}. refine=0.01 scores the top exactly"]

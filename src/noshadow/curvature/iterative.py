@@ -32,7 +32,7 @@ from noshadow.triangles import unpack
 
 _TOLERANCE = 1e-7  # of the residual; a score is nearly a quadratic form, its error is nearly the square of that
 _CHECK_TOLERANCE = 1e-5  # enough to measure approximations and to rank
-_MOST_STEPS = 500
+_MOST_STEPS, _CHECK_STEPS = 500, 150
 _VECTORS = 10  # of the size of the parameters that a system keeps
 _MOST_SYSTEMS = 64
 
@@ -63,15 +63,20 @@ class Solver:
     operator: HessianOperator
     batch: int
     tolerance: float
+    most_steps: int
     effort: Effort = field(default_factory=Effort)
 
     @classmethod
-    def of(cls, beside: KroneckerCurvature, memory: float, tolerance: float = _TOLERANCE) -> Solver:
+    def of(
+        cls, beside: KroneckerCurvature, memory: float, tolerance: float = _TOLERANCE, most_steps: int = _MOST_STEPS
+    ) -> Solver:
         basis, layer = beside.basis, beside.layer
         operator = HessianOperator(layer, basis.columns, basis.frame, beside.chunk)
         spare = 0.5 * memory * GIB
         vector = 8.0 * max(layer.n_columns, operator.shape[0]) * layer.n_outputs
-        return cls(beside, operator, max(1, min(_MOST_SYSTEMS, int(spare // (_VECTORS * vector)))), tolerance)
+        return cls(
+            beside, operator, max(1, min(_MOST_SYSTEMS, int(spare // (_VECTORS * vector)))), tolerance, most_steps
+        )
 
     def shift(self, records: Records, x: Tensor, vectors: Tensor, without_own: bool) -> tuple[Tensor, Tensor]:
         """x̃ᵀu (c, r) of the system whose right-hand side is x̃ ⊗ v, v (c, r) reduced; and where there is none."""
@@ -85,7 +90,7 @@ class Solver:
                 own = Own(x[some], records.some(some))
                 precondition = basis.precondition(x[some], weights[some])
             right = x[some].unsqueeze(2) * pulls[some].unsqueeze(1)
-            found = conjugate_gradients(self.operator, right, precondition, self.tolerance, _MOST_STEPS, own)
+            found = conjugate_gradients(self.operator, right, precondition, self.tolerance, self.most_steps, own)
             self.effort.add(found.steps, found.residual, found.singular, self.tolerance)
             moved = (x[some].unsqueeze(1) @ found.solution).squeeze(1)
             answers[some], singular[some] = self.operator.to_reduced(moved), found.singular
@@ -213,7 +218,7 @@ def exact_solver(curvature: Curvature, memory: float) -> Solver | None:
     beside = getattr(curvature, "beside", curvature)
     if not isinstance(beside, KroneckerCurvature):
         raise TypeError(f"{type(curvature).__name__}: an approximate curvature has a Kronecker one beside it")
-    return Solver.of(beside, memory, _CHECK_TOLERANCE)
+    return Solver.of(beside, memory, _CHECK_TOLERANCE, _CHECK_STEPS)
 
 
 def iterative_memory(size: Size) -> float:

@@ -45,7 +45,8 @@ _SAFE_SHARE = 0.3
 _LEAST_ROOM = 0.05  # share of Λ that a preconditioner keeps where a record's own term is nearly all of it
 _TINY = 1e-12  # curvature of what is left over, in units of the penalty or of unit columns, that is not divided by
 _TILE_BYTES = 8 * 2**20
-_NEWTON_STEPS, _NEWTON_TOLERANCE = 30, 1e-4  # of the one Newton step that the diagnostics ask for
+# The one Newton step that the diagnostics ask for: its steps, within some operations, and the residual that will do
+_NEWTON_STEPS, _LEAST_NEWTON_STEPS, _NEWTON_WORK, _NEWTON_TOLERANCE = 30, 4, 4e12, 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +173,9 @@ def kronecker_curvature(layer: LastLayer, memory: float, advance: Advance = lamb
     def newton_step(gradient: Tensor) -> Tensor:
         """H⁻¹ of a gradient in the operator's columns, reduced coordinates: (k, r) → same."""
         right = operator.from_reduced(gradient).unsqueeze(0)
-        found = conjugate_gradients(operator, right, basis.precondition(), _NEWTON_TOLERANCE, _NEWTON_STEPS)
+        work = 4.0 * layer.n * layer.n_columns * layer.n_outputs
+        steps = int(min(_NEWTON_STEPS, max(_LEAST_NEWTON_STEPS, _NEWTON_WORK // work)))
+        found = conjugate_gradients(operator, right, basis.precondition(), _NEWTON_TOLERANCE, steps)
         return operator.to_reduced(found.solution.squeeze(0))
 
     newton = None

@@ -28,7 +28,8 @@ _RANKED = ("leave_one_out", "newton", "influence")
 """Scores that one system per record gives, the one to rank by first."""
 _PATIENCE = 4e12  # operations that the check may take: a minute or two
 _STEPS = 20  # of a system, typically
-_MOST, _LEAST = 100, 4  # records of the sample, and of the top
+_MOST, _LEAST = 100, 3  # records of the sample, and of the top
+_ENOUGH = 10  # sampled records for a rank correlation; with fewer, those at the top count too
 _SURE = 0.99  # share of the refined records whose exact score is within the margin that ends refinement
 _MOST_REFINED = 10  # times the top share
 
@@ -68,6 +69,7 @@ def check(
     truth |= exact.known(ranked)
     on_sample = _errors(approximate[sample], np.array([truth[int(row)] for row in sample]))
     on_top = _errors(approximate[at_top], np.array([truth[int(row)] for row in at_top]))
+    ranks = sample if len(sample) >= _ENOUGH else np.union1d(sample, at_top)
     order = sorted((int(row) for row in at_top), key=lambda row: -truth[row])[:kept_of]
     kept = len(set(order) & {int(row) for row in highest[:kept_of]}) / len(order)
     effort = solver.effort
@@ -75,7 +77,7 @@ def check(
         score=ranked,
         sampled=len(sample),
         top=len(at_top),
-        spearman=_rank_correlation(approximate[sample], np.array([truth[int(row)] for row in sample])),
+        spearman=_rank_correlation(approximate[ranks], np.array([truth[int(row)] for row in ranks])),
         median_error=float(np.median(on_sample)),
         error_95=float(np.quantile(on_sample, 0.95)),
         top_error=float(np.median(on_top)),

@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from noshadow._version import __version__
+from noshadow.curvature import choose
 from noshadow.diagnostics import Diagnostics, concerns
 from noshadow.errors import InputError, NoshadowWarning
 from noshadow.extract import Extracted, extract
@@ -159,6 +160,7 @@ def audit(
             layer=layer,
             output=output,
             batch_size=batch_size,
+            fits=lambda size: choose(curvature, size, memory),
             progress=progress,
         )
     names = _names(ids, found.index, found.layer.n)

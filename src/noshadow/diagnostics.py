@@ -23,7 +23,7 @@ class Accuracy:
 
     score            the score that was compared, the one to rank by
     sampled, top     random records, and records with the highest approximate scores, that were scored exactly
-    spearman         rank correlation on the random sample
+    spearman         rank correlation on the random sample, and on the top with it where fewer than ten were sampled
     median_error, error_95    median and 95 % quantile of |approximate − exact| / exact on the random sample
     top_error        the median on the top
     top_kept         share of the exactly highest that the approximation has among its own highest, as many

@@ -31,7 +31,7 @@ from noshadow.records import Records
 from noshadow.triangles import unpack
 
 _TOLERANCE = 1e-7  # of the residual; a score is nearly a quadratic form, its error is nearly the square of that
-_CHECK_TOLERANCE = 1e-5  # enough to measure approximations and to rank
+_CHECK_TOLERANCE = 1e-4  # enough to measure approximations and to rank: scores to about 1e-6
 _MOST_STEPS, _CHECK_STEPS = 500, 150
 _VECTORS = 10  # of the size of the parameters that a system keeps
 _MOST_SYSTEMS = 64

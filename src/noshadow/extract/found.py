@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 
+from noshadow.curvature import Size
 from noshadow.layer import LastLayer
+
+Fits = Callable[[Size], object]
+"""Told the size of a head before its records are read; refuses it with an InputError."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ import torch
 from sklearn.base import BaseEstimator
 
 from noshadow.errors import InputError
-from noshadow.extract.found import Extracted
+from noshadow.extract.found import Extracted, Fits
 from noshadow.extract.sklearn import extract_sklearn
 from noshadow.extract.torch import extract_torch
 from noshadow.layer import LastLayer
@@ -25,12 +25,14 @@ def extract(
     layer: str | None = None,
     output: str | int | None = None,
     batch_size: int = 256,
+    fits: Fits = lambda _: None,
     progress: bool | None = None,
 ) -> Extracted:
     """The last layer of a torch module, a scikit-learn estimator, or a LastLayer itself.
 
     The doors get the objective with its loss read (``Objective.resolved``): a stated loss is in head, class_weight and
-    label_smoothing. A layer that contradicts it is refused here, whatever the door.
+    label_smoothing. A layer that contradicts it is refused here, whatever the door. ``fits`` is told the size of the
+    head as soon as it is known, before the forward pass where that can be, and may refuse it.
     """
     objective = objective or Objective()
     choices: dict[str, Any] = {"layer": layer, "output": output}
@@ -43,7 +45,7 @@ def extract(
     if data is None:
         raise InputError("data: pass the training data, as a Dataset, a DataLoader or (X, y)")
     if isinstance(model, torch.nn.Module):
-        found = extract_torch(model, data, objective, **choices, batch_size=batch_size, progress=progress)
+        found = extract_torch(model, data, objective, **choices, batch_size=batch_size, fits=fits, progress=progress)
     elif isinstance(model, BaseEstimator):
         for name, value in {
             "weight_decay": objective.weight_decay,
@@ -52,7 +54,7 @@ def extract(
         }.items():
             if value is not None:
                 raise InputError(f"{name}: it is for torch modules; scikit-learn estimators carry their own")
-        found = extract_sklearn(model, data, objective)
+        found = extract_sklearn(model, data, objective, fits)
     else:
         raise InputError(
             f"model: expected a torch Module, a scikit-learn estimator or a LastLayer, got {type(model).__name__}"

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import BaseEstimator
 
+from noshadow.curvature import Size
 from noshadow.errors import InputError
-from noshadow.extract.found import Extracted
+from noshadow.extract.found import Extracted, Fits
 from noshadow.extract.sklearn.data import n_rows, numbers, pair, table
 from noshadow.extract.sklearn.fit import Fit
 from noshadow.extract.sklearn.registry import reader_of
@@ -26,7 +27,7 @@ from noshadow.objective import Objective
 Array = NDArray[Any]
 
 
-def extract_sklearn(model: BaseEstimator, data: Any, objective: Objective) -> Extracted:
+def extract_sklearn(model: BaseEstimator, data: Any, objective: Objective, fits: Fits = lambda _: None) -> Extracted:
     """The last layer of a fitted estimator on its training data (X, y)."""
     if objective.label_smoothing:
         raise InputError("label_smoothing: scikit-learn estimators smooth no labels; leave it out")
@@ -40,6 +41,7 @@ def extract_sklearn(model: BaseEstimator, data: Any, objective: Objective) -> Ex
     fit = read(estimator, seen, stated_weights(objective.sample_weight, x))
     if objective.head not in (None, fit.head):
         raise InputError(f"head: {name} trains a {fit.head} head, not {objective.head!r}; leave head out")
+    fits(Size(n_rows(x, "X"), fit.n_columns, fit.weights.shape[1], fit.head))
     with np.errstate(invalid="ignore", over="ignore"):  # the layer names the rows that are not finite
         features = _features(fit, inner.features(x))
         outputs = _outputs(features, fit)

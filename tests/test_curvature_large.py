@@ -348,3 +348,8 @@ def test_refine_must_be_a_share_and_exact_curvatures_say_nothing():
     with pytest.raises(InputError, match="refine: expected a share"):
         score(layer, curvature="kronecker", refine=3)
     assert score_with_diagnostics(layer, refine=0.1)[1].accuracy is None
+    exact, found = score(layer, ["leverage"]), score_with_diagnostics(layer, ["leverage"], curvature="kronecker")
+    off = found[1].accuracy
+    assert (off.score, off.sampled) == ("leverage", 60)
+    wanted = np.median((found[0]["leverage"] - exact["leverage"]).abs() / exact["leverage"])
+    assert off.median_error == pytest.approx(wanted, rel=1e-4)

@@ -26,6 +26,8 @@ Floats = NDArray[np.float64]
 
 _RANKED = ("leave_one_out", "newton", "influence")
 """Scores that one system per record gives, the one to rank by first."""
+_CHECKED = (*_RANKED, "leverage")
+"""With the one that takes a system per output: it is compared where no other was asked for, on fewer records."""
 _PATIENCE = 4e12  # operations that the check may take: a minute or two
 _STEPS = 20  # of a system, typically
 _MOST, _LEAST = 100, 3  # records of the sample, and of the top
@@ -44,18 +46,18 @@ def check(
 ) -> Accuracy | None:
     """Compare, and with ``refine`` put exact scores into the frame for that share of the records, the highest ones.
 
-    None where the frame has no score that a system per record gives.
+    None where the frame has no score of the curvature.
     """
-    ranked = next((name for name in _RANKED if name in frame), None)
+    ranked = next((name for name in _CHECKED if name in frame), None)
     if ranked is None:
         return None
     exact = _Exact(solver, frame, full_step)
     approximate = frame[ranked].to_numpy().copy()
-    count = records_to_check(Size.of(layer))
+    count = records_to_check(Size.of(layer), layer.kind.width(layer.n_outputs) if ranked == "leverage" else 1)
     highest = np.argsort(-approximate, kind="stable")
     sample = np.random.default_rng(seed).choice(layer.n, size=min(count, layer.n), replace=False)
     at_top = highest[: min(2 * math.ceil(count / 2), layer.n)]
-    wanted = [name for name in frame if name in _RANKED] if refine else [ranked]
+    wanted = [name for name in frame if name in _RANKED] or [ranked]
     truth = {int(row): value for row, value in zip(sample, exact(sample, [ranked])[ranked], strict=True)}
     stable, refined = None, 0
     if refine:
@@ -91,9 +93,9 @@ def check(
     )
 
 
-def records_to_check(size: Size) -> int:
-    """Random records, and as many at the top, so that the check takes a minute or two."""
-    return int(min(_MOST, max(_LEAST, _PATIENCE // (2 * _STEPS * system_work(size)))))
+def records_to_check(size: Size, systems: int = 1) -> int:
+    """Random records, and as many at the top, each of so many systems, so that the check takes a minute or two."""
+    return int(min(_MOST, max(_LEAST, _PATIENCE // (2 * _STEPS * systems * system_work(size)))))
 
 
 class _Exact:
@@ -101,7 +103,7 @@ class _Exact:
 
     def __init__(self, solver: Solver, frame: pd.DataFrame, full_step: bool) -> None:
         self._solver, self._full_step = solver, full_step
-        self._known: dict[str, dict[int, float]] = {name: {} for name in frame if name in _RANKED}
+        self._known: dict[str, dict[int, float]] = {name: {} for name in frame if name in _CHECKED}
         self.rows: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
     def known(self, name: str) -> dict[int, float]:

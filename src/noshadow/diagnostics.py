@@ -114,8 +114,8 @@ def _approximation(found: Diagnostics) -> list[str]:
     if found.exact is not False:
         return []
     said = f"curvature: {found.curvature!r} stands in for the exact Hessian ({found.chosen})"
-    if (off := found.accuracy) is None:
-        return [f"{said}; how far off it is, is not known for these scores"]
+    if (off := found.accuracy) is None:  # no score of the curvature was asked for
+        return [said]
     ranks = "" if off.spearman is None else f"rank correlation {off.spearman:.3f}, "
     error = f"{off.score} is off by {off.median_error:.0%} in the median, {off.error_95:.0%} at the 95 % quantile"
     top = f"{off.top_kept:.0%} of the top {off.top_share:.2%} is kept"

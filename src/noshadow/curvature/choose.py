@@ -76,13 +76,13 @@ def choose(name: str, size: Size, memory: float | None = None) -> Choice:
             continue
         needed = method.memory(size)
         if needed > budget:
-            reasons.append(f"{candidate} needs {needed:,.1f} GiB of {budget:.3g}")
+            reasons.append(f"{candidate} needs {needed:,.1f} GiB, {budget:.3g} may be used")
         elif method.work is not None and method.work(size) > PATIENCE:
             reasons.append(f"{candidate} takes {method.work(size):.0e} operations")
         else:
             return Choice(candidate, "; ".join(reasons) or "the exact Hessian fits into memory")
     last = [candidate for candidate, method in CURVATURES.items() if method.auto][-1]
-    return Choice(last, "; ".join(reasons))
+    return Choice(last, f"{'; '.join(reasons)}, so that it keeps the largest directions of the columns")
 
 
 def build_curvature(

@@ -2,9 +2,9 @@
 
     python benchmarks/scale.py [ROW ...] [--output benchmarks/results/scale.json]
 
-Rows: digits, wide (65 × 100), imagenet (2049 × 1000), text (TF-IDF), heads (the trained heads in a folder, --heads DIR:
-safetensors or .npz files of features, outputs, targets). Every row runs in a process of its own, so that peak memory is
-its own. kronfluence is left out where it is not installed, and the row says so.
+Rows: digits, wide (65 × 100), imagenet (2049 × 1000), text (TF-IDF). Every row runs in a process of its own, so that
+peak memory is its own. kronfluence is left out where it is not installed, and the row says so. The exact answers of
+imagenet take most of an hour.
 """
 
 from __future__ import annotations
@@ -304,9 +304,11 @@ def _run(name: str, pipe: Any) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("rows", nargs="*", choices=[*ROWS, []], default=list(ROWS))
+    parser.add_argument("rows", nargs="*", default=list(ROWS), help=f"of {', '.join(ROWS)}")
     parser.add_argument("--output", type=Path, default=RESULTS)
     asked = parser.parse_args()
+    if unknown := set(asked.rows) - set(ROWS):
+        parser.error(f"no such row: {', '.join(sorted(unknown))}")
     results: Row = json.loads(asked.output.read_text()) if asked.output.exists() else {}
     context = multiprocessing.get_context("spawn")
     for name in asked.rows:

@@ -72,6 +72,16 @@ def test_score_reads_an_npz(archive, tmp_path):
     assert shown["metadata"]["full_step"] is True
 
 
+def test_score_takes_a_curvature_and_refines(archive):
+    shown = json.loads(run("score", archive, "--json", "--curvature", "kronecker", "--refine", "0.2").stdout)
+    facts = shown["metadata"]
+    assert (facts["curvature"], facts["curvature_exact"]) == ("kronecker", False)
+    assert facts["accuracy"]["refined"] >= 1
+    assert any("'kronecker' stands in for the exact Hessian" in note for note in shown["notes"])
+    exact = json.loads(run("score", archive, "--json").stdout)
+    assert (exact["metadata"]["curvature"], exact["metadata"]["accuracy"]) == ("dense", None)
+
+
 def test_score_reads_weights_and_smoothing(archive, tmp_path):
     arrays = dict(np.load(archive))
     plain = {name: arrays[name] for name in ("features", "outputs", "targets")}
@@ -161,6 +171,9 @@ def test_usage_errors_exit_with_two(archive, tmp_path):
         ("score", archive, "--ridge", "nan"): "--ridge: expected a finite number",
         ("score", archive, "--head", "hinge"): "--head: 'hinge' is not a head",
         ("score", archive, "--head", ""): "--head: '' is not a head",
+        ("score", archive, "--curvature", "full"): "--curvature: 'full' is not one of",
+        ("score", archive, "--refine", "3"): "--refine: expected a share",
+        ("score", archive, "--memory", "0"): "--memory: expected a positive",
         ("score", archive, "-o", tmp_path / "s.txt"): "--output: '",
         ("score", archive, "-o", tmp_path / "nowhere" / "s.csv"): "--output: the folder",
         ("score", archive, "-o", tmp_path): "--output: '",

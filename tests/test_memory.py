@@ -8,7 +8,7 @@ import pytest
 
 from noshadow import memory
 from noshadow.errors import InputError
-from noshadow.memory import free_memory, require_free_memory
+from noshadow.memory import free_memory, require_free_memory, working_memory
 
 
 @pytest.fixture
@@ -42,3 +42,13 @@ def test_what_does_not_fit_is_refused_with_both_sizes(machine):
 
 def test_this_machine_has_a_number_of_bytes():
     assert 2**20 < free_memory() < 2**50
+
+
+def test_a_computation_may_use_half_of_what_is_free_unless_told(machine):
+    assert working_memory(None) == 4.0  # nothing is said of this machine
+    (machine / "memory.max").write_text(str(6 * 2**30))
+    (machine / "memory.current").write_text(str(2 * 2**30))
+    assert working_memory(None) == 2.0
+    assert working_memory(0.5) == 0.5
+    with pytest.raises(InputError, match="memory: expected a positive number of GiB, got -1"):
+        working_memory(-1)

@@ -21,7 +21,7 @@ PAGE = ROOT / "docs" / "architecture.md"
 START, END = "<!-- graph:start -->", "<!-- graph:end -->"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("_version", "errors", "progress", "triangles"),
+    ("_version", "errors", "progress", "sparse", "triangles"),
     ("noshadow", "files", "memory", "tensors", "heads", "weights", "losses", "optimizers", "evaluate"),
     ("artefact", "npz", "records", "tables"),
     ("layer",),
@@ -31,6 +31,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("drawing", "extract"),
     ("diagnostics", "network", "shadow", "trace"),
     ("scores",),
+    ("accuracy",),
     ("scoring",),
     ("audit", "bench"),
     ("commands",),

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from noshadow._version import __version__
 from noshadow.comparison import compare_runs
-from noshadow.curvature import DEFAULT_MEMORY
+from noshadow.curvature import choose
 from noshadow.diagnostics import Diagnostics, concerns
 from noshadow.errors import InputError, NoshadowWarning
 from noshadow.extract import Extracted, extract
@@ -163,7 +163,9 @@ def audit(
     held_out: Any = None,
     full_step: bool = False,
     batch_size: int = 256,
-    memory: float = DEFAULT_MEMORY,
+    curvature: str = "auto",
+    refine: float | None = None,
+    memory: float | None = None,
     progress: Progress = None,
 ) -> Audit:
     """Score every training record of a trained model.
@@ -213,8 +215,12 @@ def audit(
         Score the heads that one more Newton step would give (see ``noshadow.score``).
     batch_size : int
         Records in a forward pass of a torch module.
-    memory : float
-        Working memory in GiB.
+    curvature : str
+        How the Hessian is treated (see ``noshadow.score``); "auto": exact while that fits into memory.
+    refine : float, optional
+        Share of the records, the highest ones, that an approximation is to score exactly.
+    memory : float, optional
+        Working memory in GiB; None: half of what is free.
     progress : Progress, optional
         A bar or none, or a function that is told; None: a bar where stderr is a terminal.
 
@@ -249,7 +255,7 @@ def audit(
         head, loss, ridge, weight_decay, sample_weight, class_weight, label_smoothing, optimizer=optimizer
     )
     choices: dict[str, Any] = {"layer": layer, "output": output, "batch_size": batch_size}
-    choices |= {"memory": memory, "progress": progress}
+    choices |= {"fits": lambda size: choose(curvature, size, memory), "progress": progress}
     with _gathered() as warned:
         found = extract(model, data, objective, **choices)
     names = _names(ids, found.index, found.layer.n)
@@ -266,6 +272,8 @@ def audit(
         spread=spreads,
         held_out=others,
         source="rerun",
+        curvature=curvature,
+        refine=refine,
         full_step=full_step,
         memory=memory,
         progress=progress,
@@ -373,6 +381,10 @@ def _metadata(found: Extracted, diagnostics: Diagnostics, ranking: str, full_ste
         "sample_weight": layer.sample_weight is not None,
         "class_weight": None if layer.class_weight is None else layer.class_weight.tolist(),
         "label_smoothing": layer.label_smoothing,
+        "curvature": diagnostics.curvature,
+        "curvature_chosen": diagnostics.chosen,
+        "curvature_exact": diagnostics.exact,
+        "accuracy": None if diagnostics.accuracy is None else diagnostics.accuracy.facts(),
         "rank": diagnostics.rank,
         "stationarity": diagnostics.stationarity,
         "best_ridge": diagnostics.best_ridge,

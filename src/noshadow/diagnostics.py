@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from noshadow.errors import name_rows
 from noshadow.layer import LastLayer
 from noshadow.predict import Calibration
 
-__all__ = ["Diagnostics", "concerns"]
+__all__ = ["Accuracy", "Diagnostics", "concerns"]
 
 _LINEAR = 0.02
 _STATIONARY = 1.0  # leftover gradients, in those of a typical record, that are not worth a word
@@ -20,9 +21,53 @@ _TOO_SMALL = 0.1
 
 
 @dataclass(frozen=True)
+class Accuracy:
+    """An approximation against converged answers.
+
+    score            the score that was compared, the one to rank by
+    sampled, top     random records, and records with the highest approximate scores, that were scored exactly
+    spearman         rank correlation on the random sample, and on the top with it where fewer than ten were sampled
+    median_error, error_95    median and 95 % quantile of |approximate − exact| / exact on the random sample
+    top_error        the median on the top
+    top_kept         share of the exactly highest that the approximation has among its own highest, as many
+    top_share        of what share of the records that was said
+    refined, stable  records with exact scores in the table, and whether no other can belong to the top
+    unconverged      systems that fell short of the residual that was aimed at: their answers are too low
+    residual, steps  the largest relative residual that was left, and the mean number of steps of a system
+    """
+
+    score: str
+    sampled: int
+    top: int
+    spearman: float | None
+    median_error: float
+    error_95: float
+    top_error: float
+    top_kept: float
+    top_share: float
+    refined: int
+    stable: bool | None
+    unconverged: int
+    residual: float
+    steps: float
+
+    def facts(self) -> dict[str, Any]:
+        """For an audit's metadata."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
 class Diagnostics:
     """What the scoring pass found out about the layer; None where no score needed the curvature."""
 
+    curvature: str | None = None
+    """How the Hessian was treated, a name from ``CURVATURES``."""
+    chosen: str | None = None
+    """Why it was that one."""
+    exact: bool | None = None
+    """Whether the scores are those of the exact Hessian."""
+    accuracy: Accuracy | None = None
+    """Of an approximation: how far it is from exact answers."""
     rank: int | None = None
     null_directions: int | None = None
     stationarity: float | None = None
@@ -47,7 +92,7 @@ class Diagnostics:
 
 def concerns(layer: LastLayer, found: Diagnostics) -> list[str]:
     """What a person should know before trusting the scores: one sentence each, with the remedy."""
-    messages = []
+    messages = _approximation(found)
     if found.linearity is not None and found.linearity > _LINEAR:
         messages.append(
             f"outputs: {found.linearity:.1%} of their spread is not a linear function of the features; check that "
@@ -67,6 +112,27 @@ def concerns(layer: LastLayer, found: Diagnostics) -> list[str]:
             "floors there. Treat these records as fully exposed"
         )
     return messages
+
+
+def _approximation(found: Diagnostics) -> list[str]:
+    """What stands in for the exact Hessian, why, and how far it is off."""
+    if found.exact is not False:
+        return []
+    said = f"curvature: {found.curvature!r} stands in for the exact Hessian ({found.chosen})"
+    if (off := found.accuracy) is None:  # no score of the curvature was asked for
+        return [said]
+    ranks = "" if off.spearman is None else f"rank correlation {off.spearman:.3f}, "
+    error = f"{off.score} is off by {off.median_error:.0%} in the median, {off.error_95:.0%} at the 95 % quantile"
+    top = f"{off.top_kept:.0%} of the top {off.top_share:.2%} is kept"
+    if off.unconverged:
+        top += f" ({off.unconverged} of the exact answers did not converge: residual {off.residual:.0e})"
+    message = f"{said}. Against exact answers for {off.sampled} random records and the top: {ranks}{error}; {top}"
+    if off.stable is None:
+        return [f"{message}. refine=0.01 scores the top exactly"]
+    stable = (
+        "no other record can belong there" if off.stable else "others may still belong there: pass a larger refine="
+    )
+    return [f"{message} without refinement; {off.refined} records were scored exactly, {stable}"]
 
 
 def _misuse(layer: LastLayer, found: Diagnostics) -> list[str]:

@@ -18,6 +18,7 @@ from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.heads import Head, get_head, make_head
 from noshadow.heads.targets import check_targets
 from noshadow.records import Records
+from noshadow.sparse import SparseRows, as_csr
 from noshadow.tensors import as_floats, as_tensor
 from noshadow.weights import check_sample_weight, record_weights, weights_of_classes
 
@@ -37,7 +38,8 @@ class LastLayer:
     Parameters
     ----------
     features : array (n, p)
-        Inputs of the layer, without the constant column; any float dtype, kept as given.
+        Inputs of the layer, without the constant column; any float dtype, kept as given; SciPy's or torch's sparse ones
+        as torch CSR.
     outputs : array (n, m)
         Predictions (squared) or logits (softmax: one per class; logistic: one, or one per label).
     targets : array (n,) or (n, m)
@@ -117,7 +119,8 @@ class LastLayer:
         label_smoothing: float = 0.0,
     ) -> None:
         get_head(head)
-        x = as_floats(features, "features")
+        x = as_csr(features)
+        x = as_floats(features, "features") if x is None else x
         if x.ndim != 2:
             raise InputError(f"features: expected shape (n, p), got {tuple(x.shape)}")
         n, p = x.shape
@@ -202,6 +205,11 @@ class LastLayer:
         return self.features.dtype
 
     @property
+    def sparse(self) -> bool:
+        """Whether the features are sparse; they stay so."""
+        return self.features.layout == torch.sparse_csr
+
+    @property
     def device(self) -> torch.device:
         """Where the records are read to."""
         return self.features.device
@@ -216,13 +224,16 @@ class LastLayer:
     def records(self, rows: slice) -> Records:
         """Some consecutive records. All that looks at records outside this module reads them here, chunk by chunk."""
         rows = slice(*rows.indices(self.n)[:2])
+        weights = None if self.weights is None else self.weights[rows]
+        facts = (self.outputs[rows], self.targets[rows], weights, self.kind, self.trained)
+        if self.sparse:
+            return Records(rows, SparseRows.of(self.features, rows, self.bias), *facts)
         x = self.features[rows]
         design = torch.empty((x.shape[0], self.n_columns), dtype=torch.float64, device=x.device)
         design[:, : x.shape[1]] = x
         if self.bias:
             design[:, -1] = 1.0
-        weights = None if self.weights is None else self.weights[rows]
-        return Records(rows, design, self.outputs[rows], self.targets[rows], weights, self.kind, self.trained)
+        return Records(rows, design, *facts)
 
     def penalty(self) -> Tensor:
         """Diagonal of the penalty, Λ or 0 for each column of the design matrix."""
@@ -255,7 +266,11 @@ def _require_rows(values: Tensor, name: str, n: int) -> None:
 
 
 def _require_finite(values: Tensor, name: str, remedy: str) -> None:
-    bad = (~torch.isfinite(values)).any(dim=1).nonzero().flatten()
+    if values.layout == torch.sparse_csr:
+        entries = (~torch.isfinite(values.values())).nonzero().flatten()
+        bad = torch.unique(torch.searchsorted(values.crow_indices(), entries, right=True) - 1)
+    else:
+        bad = (~torch.isfinite(values)).any(dim=1).nonzero().flatten()
     if len(bad):
         raise InputError(f"{name}: NaN or infinite in {name_rows(bad.tolist())} (counted from 0); {remedy}")
 

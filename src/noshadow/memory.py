@@ -8,9 +8,10 @@ from pathlib import Path
 
 from noshadow.errors import InputError
 
-__all__ = ["GIB", "free_memory", "require_free_memory"]
+__all__ = ["GIB", "free_memory", "require_free_memory", "working_memory"]
 
 GIB = 2.0**30
+_SHARE = 0.5  # of the free memory: the rest is for the data and for others
 _SYSTEM = Path("/proc/meminfo")
 _GROUP = Path("/sys/fs/cgroup")
 
@@ -25,6 +26,16 @@ def free_memory() -> float:
         limit, used = (float((_GROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
         free = min(free, limit - used)
     return free
+
+
+def working_memory(asked: float | None) -> float:
+    """GiB that a computation may use: what was asked for, or half of what is free; 4 where that is not said."""
+    if asked is not None:
+        if not asked > 0:
+            raise InputError(f"memory: expected a positive number of GiB, got {asked!r}")
+        return asked
+    free = free_memory()
+    return 4.0 if math.isinf(free) else max(_SHARE * free, 0.0) / GIB
 
 
 def require_free_memory(needed: float, what: str, remedy: str) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from noshadow.heads import Head
+from noshadow.sparse import SparseRows
 
-__all__ = ["Records"]
+__all__ = ["Records", "row_lengths"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,7 +19,7 @@ class Records:
     """Consecutive records of a layer, c of them, in float64.
 
     rows     which of the layer's they are
-    design   (c, P)  features and, with a bias, the constant
+    source   their features and, with a bias, the constant: a tensor (c, P), or sparse; ``design`` is dense
     outputs  (c, m)
     targets  (c,) classes, or (c, m) labels or values
     weights  (c, 1), or (c, m) for m labels: what training multiplied their loss by; None: all 1
@@ -28,7 +30,7 @@ class Records:
     """
 
     rows: slice
-    design: Tensor
+    source: Tensor | SparseRows
     outputs: Tensor
     targets: Tensor
     weights: Tensor | None
@@ -38,17 +40,55 @@ class Records:
     def __len__(self) -> int:
         return len(self.outputs)
 
+    @cached_property
+    def design(self) -> Tensor:
+        """X̃, (c, P), dense."""
+        return self.source if isinstance(self.source, Tensor) else self.source.dense()
+
+    def times(self, matrix: Tensor) -> Tensor:
+        """X̃ M, (P, k) → (c, k); sparse features stay sparse."""
+        return self.source @ matrix if isinstance(self.source, Tensor) else self.source.times(matrix)
+
+    def gathered(self, vectors: Tensor) -> Tensor:
+        """X̃ᵀV, (c, k) → (P, k)."""
+        return self.source.T @ vectors if isinstance(self.source, Tensor) else self.source.gathered(vectors)
+
+    def square_sums(self) -> Tensor:
+        """Σ x̃² of every column, (P,)."""
+        return self.source.square().sum(0) if isinstance(self.source, Tensor) else self.source.square_sums()
+
     def part(self, rows: slice) -> Records:
         """Some of them, counted from the first."""
         return Records(
             slice(self.rows.start + rows.start, self.rows.start + rows.stop),
-            self.design[rows],
+            self.source[rows],
             self.outputs[rows],
             self.targets[rows],
             None if self.weights is None else self.weights[rows],
             self.head,
             self.trained,
         )
+
+    def some(self, rows: Tensor) -> Records:
+        """Some of them, by number, in that order; ``rows`` of the layer stays that of all."""
+        return Records(
+            self.rows,
+            self.source[rows],
+            self.outputs[rows],
+            self.targets[rows],
+            None if self.weights is None else self.weights[rows],
+            self.head,
+            self.trained,
+        )
+
+    def squares_times(self, matrix: Tensor) -> Tensor:
+        """X̃² M, entries squared, (P, k) → (c, k)."""
+        return self.source.square() @ matrix if isinstance(self.source, Tensor) else self.source.squares_times(matrix)
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        """‖x̃‖, (c,)."""
+        return row_lengths(self.source) if isinstance(self.source, Tensor) else self.source.lengths()
 
     @cached_property
     def gradient(self) -> Tensor:
@@ -82,3 +122,10 @@ class Records:
         """W' v, (c, r)."""
         product = self.curved(vectors)
         return product if self.weights is None else self.weights * product
+
+
+def row_lengths(rows: Tensor) -> Tensor:
+    """‖row‖, (c,), whatever its size: squares are taken in units of the largest entry."""
+    unit = rows.abs().amax(1, keepdim=True)
+    unit = torch.where(unit > 0, unit, 1.0)
+    return (rows / unit).square().sum(1).sqrt() * unit.squeeze(1)

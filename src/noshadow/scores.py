@@ -30,7 +30,7 @@ from torch import Tensor
 from noshadow.curvature.protocol import Leverages, Removal
 from noshadow.errors import InputError
 from noshadow.heads import Head
-from noshadow.records import Records
+from noshadow.records import Records, row_lengths
 from noshadow.trace import Trace
 from noshadow.trace.losses import Losses
 
@@ -133,20 +133,13 @@ def loss(known: Known) -> Tensor:
 
 def gradient_norm(known: Known) -> Tensor:
     """‖∇_θ ℓ‖ = ‖g‖·‖x̃‖: length of the record's gradient in the last layer's parameters, without weights."""
-    return output_gradient_norm(known) * _lengths(known.records.design)
+    return output_gradient_norm(known) * known.records.lengths
 
 
 def output_gradient_norm(known: Known) -> Tensor:
     """‖g‖: length of the record's gradient in the outputs, without weights."""
     records = known.records
-    return _lengths(records.head.gradient(records.outputs, records.targets))
-
-
-def _lengths(rows: Tensor) -> Tensor:
-    """‖row‖, (c,), whatever its size: squares are taken in units of the largest entry."""
-    unit = rows.abs().amax(1, keepdim=True)
-    unit = torch.where(unit > 0, unit, 1.0)
-    return (rows / unit).square().sum(1).sqrt() * unit.squeeze(1)
+    return row_lengths(records.head.gradient(records.outputs, records.targets))
 
 
 def entropy(known: Known) -> Tensor:
@@ -256,6 +249,12 @@ class Score:
     of_attack: bool = False
     of_run: bool = False
     default: bool = True
+
+    def __call__(self, known: Known) -> Tensor:
+        """The score of a chunk of records, (c,)."""
+        if self.compute is None:
+            raise RuntimeError("this score is made of others for all records at once")
+        return self.compute(known)
 
     def obstacle(self, head: Head) -> str | None:
         """Why the score is not for that head."""

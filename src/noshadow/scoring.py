@@ -13,10 +13,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from noshadow.curvature import DEFAULT_MEMORY, Curvature, build_curvature
-from noshadow.diagnostics import Diagnostics, concerns
+from noshadow.accuracy import check
+from noshadow.curvature import Choice, Curvature, Size, build_chosen, choose, exact_solver
+from noshadow.diagnostics import Accuracy, Diagnostics, concerns
 from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.layer import LastLayer
+from noshadow.memory import working_memory
 from noshadow.predict import (
     Calibration,
     HeldOut,
@@ -42,11 +44,12 @@ def score(
     trace: Any = None,
     *,
     curvature: str = "auto",
+    refine: float | None = None,
     spread: tuple[float, float] | None = None,
     gap: float | None = None,
     held_out: Any = None,
     full_step: bool = False,
-    memory: float = DEFAULT_MEMORY,
+    memory: float | None = None,
     progress: Progress = None,
 ) -> pd.DataFrame:
     """Score every record of a layer: a row per record, a column per score.
@@ -63,8 +66,12 @@ def score(
         adds ``mean_trace`` and ``trace_iqr``. With the mean outputs that a ``Trace`` holds, ``signal_shift`` and
         ``exposure`` are those of the run.
     curvature : str
-        How the Hessian is treated, a name from ``noshadow.curvature.CURVATURES``; "auto": the first that fits into
-        memory.
+        How the Hessian is treated: "dense", exact; "blocks", one block per class and their mean coupling; "kronecker",
+        a Kronecker product with exact eigenvalues; "iterative", exact and slow, systems per record; "auto": exact while
+        that fits into memory, then the best that does; it then says how far off it is.
+    refine : float, optional
+        Of an approximation: exact ``influence``, ``newton`` and ``leave_one_out`` for this share of the records, the
+        highest ones (0.01: one in a hundred), until no other record can belong to them.
     spread : (float, float), optional
         σ_in and σ_out of the attack's statistic over retrainings, by ``noshadow.spread`` on members and on held-out
         records; adds the predicted rates ``attack_power`` (d′), ``attack_accuracy`` and ``attack_tpr`` (at 1 % FPR).
@@ -77,8 +84,8 @@ def score(
         ``newton`` and ``leave_one_out`` of the heads that one more Newton step would give, with the record and without
         it: their size at convergence, for a head that stopped short of it. An attack sees the head as it is: to rank
         records, leave it out.
-    memory : float
-        Working memory in GiB.
+    memory : float, optional
+        Working memory in GiB; None: half of what is free.
     progress : Progress, optional
         A bar or none, or a function that is told; None: a bar where stderr is a terminal (``noshadow.progress``).
 
@@ -118,6 +125,7 @@ def score(
         scores,
         trace,
         curvature=curvature,
+        refine=refine,
         spread=spread,
         gap=gap,
         held_out=held_out,
@@ -136,12 +144,13 @@ def score_with_diagnostics(
     trace: Any = None,
     *,
     curvature: str = "auto",
+    refine: float | None = None,
     spread: tuple[float, float] | None = None,
     gap: float | None = None,
     held_out: Any = None,
     source: Source = "stated",
     full_step: bool = False,
-    memory: float = DEFAULT_MEMORY,
+    memory: float | None = None,
     progress: Progress = None,
 ) -> tuple[pd.DataFrame, Diagnostics]:
     """The scores and what was found on the way, without warnings."""
@@ -151,22 +160,25 @@ def score_with_diagnostics(
     settled = spreads is None and (remembered is None or remembered.mean_outputs is None)
     stated = spreads is not None or held_out is not None
     names = resolve(layer.kind, scores, given(remembered, stated or settled))
+    if refine is not None and not 0 < refine <= 1:
+        raise InputError(f"refine: expected a share of the records between 0 and 1, got {refine!r}")
     rated = [name for name in names if SCORES[name].compute is None]
     wanted = [*(_OF_CONVERGED if settled else ()), *(_OF_CALIBRATED if stated else ())] if rated else []
     basis = [name for name in wanted if SCORES[name].obstacle(layer.kind) is None]
     computed = list(dict.fromkeys([name for name in names if name not in rated] + basis))
     points = _points(layer, computed, remembered)
     steps = sum(3 if _curved(some) else 1 for _, some, _ in points)
-    columns: dict[str, Tensor] = {}
+    choice = choose(curvature, Size.of(layer), memory)
+    values: dict[str, Any] = {}
     diagnostics = Diagnostics()
     with progress_bar("Scoring", layer.n * steps, progress) as advance:
         for place, some, of_run in points:
-            hessian = build_curvature(place, curvature, memory, advance) if _curved(some) else None
+            hessian = build_chosen(place, choice, memory, advance) if _curved(some) else None
             found, influence_sum, flagged = _pass(place, some, hessian, remembered, full_step, of_run, advance)
-            columns |= found
+            values |= {name: column.numpy() for name, column in found.items()}
             if hessian is not None and not (of_run and diagnostics.rank is not None):
-                diagnostics = _diagnostics(layer, hessian, influence_sum, flagged, of_run)
-    values = {name: column.numpy() for name, column in columns.items()}
+                accuracy = _accuracy(place, hessian, values, memory, None if of_run else refine, full_step)
+                diagnostics = _diagnostics(layer, hessian, influence_sum, flagged, of_run, choice, accuracy)
     _require_finite(values)
     settled = settled and _has_converged(diagnostics)
     if rated and not (settled or stated):
@@ -239,9 +251,7 @@ def _pass(
     for known in _chunks(layer, hessian, trace, full_step and not of_run, of_run):
         rows = known.records.rows
         for name, column in columns.items():
-            compute = SCORES[name].compute
-            assert compute is not None  # those that are made of others are not here
-            column[rows] = compute(known)
+            column[rows] = SCORES[name](known)
         if hessian is not None:
             influence_sum += float((known.records.pull * known.first_order_shift).sum())
             flagged += (known.removal.undefined.nonzero().flatten() + rows.start).tolist()
@@ -312,13 +322,49 @@ def _chunks(
             yield Known(leverages.records, leverages, trace, full_step, of_run)
 
 
+def _accuracy(
+    layer: LastLayer,
+    hessian: Curvature,
+    values: dict[str, Any],
+    memory: float | None,
+    refine: float | None,
+    full_step: bool,
+) -> Accuracy | None:
+    """How far an approximate curvature is off; with ``refine`` exact scores take the place of the highest ones."""
+    solver = exact_solver(hessian, working_memory(memory))
+    if solver is None:
+        return None
+    frame = pd.DataFrame(values)
+    found = check(layer, solver, frame, refine, full_step)
+    values |= {str(name): column.to_numpy() for name, column in frame.items()}
+    return found
+
+
 def _diagnostics(
-    layer: LastLayer, hessian: Curvature, influence_sum: float, flagged: list[int], of_run: bool
+    layer: LastLayer,
+    hessian: Curvature,
+    influence_sum: float,
+    flagged: list[int],
+    of_run: bool,
+    choice: Choice,
+    accuracy: Accuracy | None,
 ) -> Diagnostics:
     if of_run:  # nobody says that the mean outputs are stationary
-        return Diagnostics(rank=hessian.rank, null_directions=hessian.null_directions, flagged=tuple(flagged))
+        return Diagnostics(
+            curvature=choice.name,
+            chosen=choice.why,
+            exact=hessian.exact,
+            accuracy=accuracy,
+            rank=hessian.rank,
+            null_directions=hessian.null_directions,
+            flagged=tuple(flagged),
+        )
     found = hessian.stationarity
     return Diagnostics(
+        curvature=choice.name,
+        chosen=choice.why,
+        exact=hessian.exact,
+        accuracy=accuracy,
         rank=hessian.rank,
         null_directions=hessian.null_directions,
         stationarity=found.in_records(math.sqrt(max(0.0, influence_sum) / layer.n)),

@@ -101,7 +101,7 @@ def test_chunks_shrink_with_the_memory_budget_and_too_little_is_an_error():
     a, b = (torch.cat([chunk.block for chunk in curvature.chunks()]) for curvature in (roomy, tight))
     torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-13)
     with pytest.raises(InputError, match=r"memory: the exact Hessian.*451 × 451"):
-        build_curvature(layer, memory=0.001)
+        build_curvature(layer, "dense", memory=0.001)
     with pytest.raises(InputError, match="memory: expected a positive"):
         build_curvature(layer, memory=0.0)
 

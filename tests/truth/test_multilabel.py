@@ -117,7 +117,7 @@ def test_chunks_memory_and_solve(monkeypatch):
     np.testing.assert_allclose(score(layer), whole, rtol=1e-9)
     monkeypatch.undo()
     with pytest.raises(InputError, match=r"memory: .* 5 × 31 × 31 entries \(31 columns × 5 outputs\)"):
-        build_curvature(layer, memory=0.0001)
+        build_curvature(layer, "dense", memory=0.0001)
     gradient = np.random.default_rng(0).normal(size=(31, 5))
     got = build_curvature(layer).solve(torch.from_numpy(gradient)).numpy()
     design, p = np.hstack([x, np.ones((300, 1))]), 1 / (1 + np.exp(-z))

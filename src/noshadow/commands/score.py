@@ -16,7 +16,8 @@ __all__ = ["score"]
 _REQUIRED = ("features", "outputs", "targets")
 _WEIGHTS = ("sample_weight", "class_weight", "coefficients")
 _OPTIONAL = ("ids", "head", "ridge", "trace", "label_smoothing", *_WEIGHTS)
-_OPTIONS = {name: f"--{name.replace('_', '-')}" for name in ("bias", "penalize_bias", "full_step", "output", "top")}
+_FLAGS = ("bias", "penalize_bias", "full_step", "curvature", "refine", "memory")
+_OPTIONS = {name: f"--{name.replace('_', '-')}" for name in (*_FLAGS, "output", "top")}
 _CONTENTS = {"file": "FILE", **{name: f"{name} in FILE" for name in (*_REQUIRED, *_OPTIONAL)}}
 
 
@@ -33,6 +34,14 @@ def score(
     ] = None,
     bias: Annotated[bool, typer.Option(help="Whether the layer has a bias.")] = True,
     penalize_bias: Annotated[bool, typer.Option(help="Whether the ridge covers the bias.")] = True,
+    curvature: Annotated[
+        str,
+        typer.Option(help="dense (exact), blocks, kronecker, iterative, or auto: exact while it fits into memory."),
+    ] = "auto",
+    refine: Annotated[
+        float | None, typer.Option(help="Share of the records, the highest, that an approximation scores exactly.")
+    ] = None,
+    memory: Annotated[float | None, typer.Option(help="Working memory in GiB. Default: half of what is free.")] = None,
     full_step: Annotated[
         bool, typer.Option(help="Score the heads that one more Newton step would give, with and without the record.")
     ] = False,
@@ -96,7 +105,15 @@ def score(
         remembered: Any = arrays.get("trace")
         if trace is not None:
             remembered = read_npy(trace, "trace") if trace.suffix == ".npy" else Trace.load(trace)
-        result = audit(layer, ids=ids, trace=remembered, full_step=full_step)
+        result = audit(
+            layer,
+            ids=ids,
+            trace=remembered,
+            curvature=curvature,
+            refine=refine,
+            memory=memory,
+            full_step=full_step,
+        )
         saved = str(result.save(output)) if output else None
         show_audit(result, top, as_json, saved, command.notes)
 

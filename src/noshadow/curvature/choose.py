@@ -1,19 +1,25 @@
-"""Which curvature a layer gets: the registry, and the choice by memory."""
+"""Which curvature a layer gets: the registry, and the choice by memory and work."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from noshadow.curvature.blocks import blocks_curvature, blocks_memory, blocks_refusal, blocks_work
 from noshadow.curvature.dense import dense_curvature, dense_memory, dense_refusal
+from noshadow.curvature.iterative import iterative_curvature, iterative_memory, iterative_refusal
+from noshadow.curvature.kronecker import kronecker_curvature, kronecker_memory, kronecker_refusal
 from noshadow.curvature.protocol import Advance, Curvature, Size
+from noshadow.curvature.sided import n_sided
 from noshadow.errors import InputError
 from noshadow.layer import LastLayer
+from noshadow.memory import working_memory
 
-__all__ = ["CURVATURES", "DEFAULT_MEMORY", "Method", "build_curvature", "choose"]
+__all__ = ["CURVATURES", "PATIENCE", "Choice", "Method", "build_chosen", "build_curvature", "choose"]
 
-DEFAULT_MEMORY = 4.0
-"""Working memory that the curvature may use, in GiB."""
+PATIENCE = 5e13
+"""Floating-point operations beyond which ``auto`` passes on to the next: a quarter of an hour on two cores."""
 
 
 @dataclass(frozen=True)
@@ -23,39 +29,76 @@ class Method:
     build    makes it for a layer within so many GiB; ``advance`` is told of every record, twice
     memory   GiB that it needs at the least for a layer of that size
     refusal  what is so large about it, for the sentence that refuses it
+    work     floating-point operations, where it may take too many; None: never
+    auto     whether "auto" may take it
     """
 
     build: Callable[[LastLayer, float, Advance], Curvature]
     memory: Callable[[Size], float]
     refusal: Callable[[Size], str]
+    work: Callable[[Size], float] | None = None
+    auto: bool = True
 
 
 CURVATURES: dict[str, Method] = {
     "dense": Method(dense_curvature, dense_memory, dense_refusal),
+    "blocks": Method(blocks_curvature, blocks_memory, blocks_refusal, blocks_work),
+    "kronecker": Method(kronecker_curvature, kronecker_memory, kronecker_refusal),
+    "iterative": Method(iterative_curvature, iterative_memory, iterative_refusal, auto=False),
 }
 """In the order of preference: ``auto`` takes the first that fits."""
 
 
-def choose(name: str, size: Size, memory: float, held: float = 0.0) -> str:
-    """The curvature of that name, or for "auto" the first that fits into ``memory`` GiB beside ``held`` GiB of data."""
+class Choice(NamedTuple):
+    """The name of a curvature, and why it is that one: a part of a sentence."""
+
+    name: str
+    why: str
+
+
+def choose(name: str, size: Size, memory: float | None = None) -> Choice:
+    """The curvature of that name, or for "auto" the first that fits into ``memory`` GiB (None: half of what is free).
+
+    "auto" never refuses: the last resort needs little more than the records.
+    """
     if name not in ("auto", *CURVATURES):
         raise InputError(f"curvature: {name!r} is not one of {', '.join(map(repr, ('auto', *CURVATURES)))}")
-    if not memory > 0:
-        raise InputError(f"memory: expected a positive number of GiB, got {memory!r}")
-    candidates = list(CURVATURES) if name == "auto" else [name]
-    for candidate in candidates:
-        if CURVATURES[candidate].memory(size) + held <= memory:
-            return candidate
-    last = CURVATURES[candidates[-1]]
-    table = f"the {size.n:,} records take {held:.1f} GiB as a dense table and " if held else ""
-    raise InputError(
-        f"memory: {table}{last.refusal(size)} and needs about {last.memory(size):.1f} GiB, the budget is {memory:g} "
-        "GiB; pass a larger memory=, or reduce the features (e.g. PCA) or the number of classes"
-    )
+    budget, size = working_memory(memory), size.sided
+    if name != "auto":
+        method = CURVATURES[name]
+        if method.memory(size) > budget:
+            raise InputError(
+                f"memory: {method.refusal(size)} and needs about {method.memory(size):.1f} GiB, the budget is "
+                f"{budget:.3g} GiB; pass a larger memory=, or curvature='auto', which takes one that fits"
+            )
+        return Choice(name, "as asked")
+    reasons = []
+    for candidate, method in CURVATURES.items():
+        if not method.auto:
+            continue
+        needed = method.memory(size)
+        if needed > budget:
+            reasons.append(f"{candidate} needs {needed:,.1f} GiB, {budget:.3g} may be used")
+        elif method.work is not None and method.work(size) > PATIENCE:
+            reasons.append(f"{candidate} takes {method.work(size):.0e} operations")
+        else:
+            return Choice(candidate, "; ".join(reasons) or "the exact Hessian fits into memory")
+    last = [candidate for candidate, method in CURVATURES.items() if method.auto][-1]
+    return Choice(last, f"{'; '.join(reasons)}, so that it keeps the largest directions of the columns")
 
 
 def build_curvature(
-    layer: LastLayer, name: str = "auto", memory: float = DEFAULT_MEMORY, advance: Advance = lambda _: None
+    layer: LastLayer, name: str = "auto", memory: float | None = None, advance: Advance = lambda _: None
 ) -> Curvature:
     """The chosen curvature of a layer."""
-    return CURVATURES[choose(name, Size.of(layer), memory)].build(layer, memory, advance)
+    return build_chosen(layer, choose(name, Size.of(layer), memory), memory, advance)
+
+
+def build_chosen(
+    layer: LastLayer, choice: Choice, memory: float | None = None, advance: Advance = lambda _: None
+) -> Curvature:
+    """A curvature that was chosen before, by the size that the layer was to have."""
+    method, budget, size = CURVATURES[choice.name], working_memory(memory), Size.of(layer)
+    if size.sided != size and method.memory(size.sided) <= budget:
+        layer = n_sided(layer)
+    return method.build(layer, budget, advance)

@@ -106,6 +106,11 @@ class DenseCurvature:
         """Coupled output coordinates r: blocks are numbers for r = 1 and r × r matrices otherwise."""
         return self._forms[0].r
 
+    @property
+    def exact(self) -> bool:
+        """Nothing is approximated."""
+        return True
+
     def chunks(self) -> Iterator[DenseLeverages]:
         """The leverage blocks of all records, in order: those of a chunk in one GEMM, unpacked a cacheful at a time."""
         batch = max(1, _BLOCK_BYTES // (8 * len(self._forms) * self.width**2))

@@ -11,7 +11,7 @@ A curvature may hold A exactly, factored, or not at all: what it offers are prod
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
@@ -78,6 +78,11 @@ class Curvature(Protocol):
     @property
     def stationarity(self) -> Stationarity: ...
 
+    @property
+    def exact(self) -> bool:
+        """Whether its answers are those of H itself, up to rounding or a stated residual."""
+        ...
+
     def chunks(self) -> Iterator[Leverages]:
         """All records in order, a manageable number at a time."""
         ...
@@ -95,3 +100,8 @@ class Size:
     @classmethod
     def of(cls, layer: LastLayer) -> Size:
         return cls(layer.n, layer.n_columns, layer.n_outputs, layer.head)
+
+    @property
+    def sided(self) -> Size:
+        """The size of the n-sided form (``noshadow.curvature.sided``) where that has fewer columns."""
+        return replace(self, columns=min(self.columns, self.n + 1))

@@ -79,17 +79,17 @@ class Fit:
 
     def add(self, records: Records, x: Tensor) -> None:
         """Some records, and their design in whitened coordinates, x (c, k)."""
-        layer, head, gradient, design = self._layer, records.head, records.pull, records.design
+        layer, head, gradient = self._layer, records.head, records.pull
         z, y = records.outputs, records.targets
         outputs = head.reduce(z)
         self._gradient.addmm_(x.T, gradient)
-        self._plain_gradient.addmm_(design.T, gradient)
+        self._plain_gradient += records.gathered(gradient)
         self._slope += float(gradient.square().sum())
         self._targets += 0.0 if head.classifies else float(y.square().sum())
-        if layer.ridge and layer.coefficients is None:
+        if layer.ridge and layer.coefficients is None and not self._whitening.partial:
             self._projection.addmm_(x.T, outputs)
             self._gram.addmm_(x.T, x)
-        self._misfit += float((outputs - design @ self._whitening.fitted).square().sum())
+        self._misfit += float((outputs - records.times(self._whitening.fitted)).square().sum())
         self._spread += float(head.reduce(z - self._mean).square().sum())
         weights = None if records.weights is None else records.weights.mean(1)
         self._halved.add(head.loss_change(z, y, 0.5 * (self._mean - z)), weights)
@@ -100,6 +100,10 @@ class Fit:
     def linearity(self) -> float:
         """‖outputs − best linear function of the features‖ / ‖outputs − mean‖."""
         return math.sqrt(self._misfit / self._spread) if self._spread > 0 else 0.0
+
+    def gradient(self) -> Tensor:
+        """G in the parameters themselves, (P, r)."""
+        return self._plain_gradient + self._layer.penalty().unsqueeze(1) * self._parameters()
 
     def stationarity(self, solve: Callable[[Tensor], Tensor]) -> Stationarity:
         """``solve`` applies H⁻¹ to (k, r)."""
@@ -129,7 +133,7 @@ class Fit:
         layer, whitening = self._layer, self._whitening
         if layer.coefficients is not None:
             return layer.kind.reduce(layer.coefficients)
-        if not layer.ridge:
+        if not layer.ridge or whitening.partial:
             return whitening.fitted
         noise = math.sqrt(self._misfit / layer.n)
         least = _LEAST_WEIGHT if whitening.rank == whitening.transform.shape[1] else _LEAST_WEIGHT_UNSEEN

@@ -47,6 +47,8 @@ class Whitening:
     fitted: Tensor
     mean_output: Tensor
     mean_target: Tensor | None
+    partial: bool = False
+    """T spans a part of the columns only (``noshadow.curvature.partial``)."""
 
 
 class _Products(NamedTuple):

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from noshadow.curvature import DEFAULT_MEMORY
+from noshadow.curvature import Size
 from noshadow.layer import LastLayer
 from noshadow.progress import Progress
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Extracted", "Options"]
+__all__ = ["Extracted", "Fits", "Options"]
+
+
+Fits = Callable[[Size], object]
+"""Told the size of a head before its records are read; refuses it with an InputError."""
+
+
+def _anything(size: Size) -> None:
+    """No size is refused."""
 
 
 @dataclass(frozen=True)
@@ -23,14 +31,14 @@ class Options:
     layer       the dotted name of the linear layer to audit, where there are several
     output      a key, attribute or position in what the model returns, likewise
     batch_size  records in a forward pass
-    memory      the budget of audit(), in GiB
+    fits        is told the size of the head as soon as it is known; refuses it with an InputError
     progress    see ``noshadow.progress``
     """
 
     layer: str | None = None
     output: str | int | None = None
     batch_size: int = 256
-    memory: float = DEFAULT_MEMORY
+    fits: Fits = _anything
     progress: Progress = None
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from noshadow.curvature import DEFAULT_MEMORY
 from noshadow.errors import InputError
 from noshadow.extract.doors import find_door
-from noshadow.extract.found import Extracted, Options
+from noshadow.extract.found import Extracted, Fits, Options
 from noshadow.objective import Objective
 from noshadow.progress import Progress
 from noshadow.tensors import is_pandas
@@ -27,13 +26,14 @@ def extract(
     layer: str | None = None,
     output: str | int | None = None,
     batch_size: int = 256,
-    memory: float = DEFAULT_MEMORY,
+    fits: Fits = lambda _: None,
     progress: Progress = None,
 ) -> Extracted:
     """The last layer of a model that one of ``DOORS`` knows.
 
     The doors get the objective with its loss read (``Objective.resolved``): a stated loss is in head, class_weight and
-    label_smoothing. A layer that contradicts it is refused here, whatever the door.
+    label_smoothing. A layer that contradicts it is refused here, whatever the door. ``fits`` is told the size of the
+    head as soon as it is known, before the forward pass where that can be, and may refuse it.
     """
     name, door = find_door(model)
     objective = objective or Objective()
@@ -45,7 +45,7 @@ def extract(
     elif data is None:
         raise InputError("data: pass the training data, as a Dataset, a DataLoader or (X, y)")
     objective = objective.resolved()
-    found = door.open(model, data, objective, Options(layer, output, batch_size, memory, progress))
+    found = door.open(model, data, objective, Options(layer, output, batch_size, fits, progress))
     objective.require(found.layer.head)
     return found if found.index is not None else replace(found, index=_index(data))
 

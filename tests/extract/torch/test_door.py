@@ -205,3 +205,18 @@ class Endless(torch.utils.data.Dataset):
 def test_memory_is_checked_after_the_first_batch():
     with pytest.raises(InputError, match=r"data: what the last layer sees .* takes [\d,.]+ GiB, [\d,.]+ GiB are free"):
         layer_of(network(), Endless())
+
+
+def test_a_curvature_that_does_not_fit_is_refused_after_the_first_batch():
+    torch.manual_seed(0)
+    body = torch.nn.Linear(4, 40)
+    model = torch.nn.Sequential(body, torch.nn.Linear(40, 30))
+    data = TensorDataset(torch.randn(200, 4), torch.randint(0, 30, (200,)))
+    seen = []
+    body.register_forward_hook(lambda *_: seen.append(1))
+    with pytest.raises(InputError, match=r"memory: the exact Hessian of this head has 1,189 × 1,189 entries"):
+        audit(model, data, head="softmax", curvature="dense", memory=0.01, batch_size=20)
+    assert len(seen) == 1
+    found = audit(model, data, head="softmax", ridge=1.0, memory=0.01, batch_size=20)
+    assert found.metadata["curvature"] in ("blocks", "kronecker")
+    assert "dense needs" in found.metadata["curvature_chosen"]

@@ -9,20 +9,18 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
 
-from noshadow.curvature import Size, choose
 from noshadow.errors import InputError, name_rows
-from noshadow.memory import GIB
 
 __all__ = [
     "Array",
     "class_index",
     "column_fault",
-    "dense",
     "first_line",
     "n_rows",
     "numbers",
     "pair",
     "require_same_records",
+    "table",
 ]
 
 Array = NDArray[Any]
@@ -108,14 +106,9 @@ def column_fault(model: Any, x: Any) -> str | None:
     return None
 
 
-def dense(x: Any, columns: int, outputs: int, head: str, memory: float) -> Array:
-    """X as an array; a sparse one only where both it and the Hessian fit into ``memory`` GiB."""
-    if not sparse.issparse(x):
-        return numbers(x, "X")
-    matrix = cast(Any, x)
-    held = float(np.prod(matrix.shape)) * max(matrix.dtype.itemsize, 4) / GIB
-    choose("auto", Size(matrix.shape[0], columns, outputs, head), memory, held=held)
-    return cast(Array, matrix.toarray())
+def table(x: Any) -> Any:
+    """X as an array, or as SciPy's CSR where it is sparse."""
+    return cast(Any, x).tocsr() if sparse.issparse(x) else numbers(x, "X")
 
 
 def numbers(values: Any, name: str) -> Array:

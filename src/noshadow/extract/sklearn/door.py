@@ -1,22 +1,22 @@
 """From a fitted estimator and its training data to a LastLayer.
 
-What is known without X comes first: the estimator, its penalty and weights, the size of its Hessian. X is transformed,
-and a sparse X made dense, only when the rest is right and the budget allows it.
+What is known without X comes first: the estimator, its penalty and weights. X is transformed only when the rest is
+right; a sparse X stays sparse.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import BaseEstimator
 
-from noshadow.curvature import Size, choose
+from noshadow.curvature import Size
 from noshadow.errors import InputError
 from noshadow.extract.found import Extracted, Options
-from noshadow.extract.sklearn.data import dense, n_rows, numbers, pair
+from noshadow.extract.sklearn.data import n_rows, numbers, pair, table
 from noshadow.extract.sklearn.fit import Fit
 from noshadow.extract.sklearn.registry import reader_of
 from noshadow.extract.sklearn.unwrap import require_fitted, unwrap
@@ -56,9 +56,9 @@ def extract_sklearn(
     fit = read(estimator, seen, stated_weights(objective.sample_weight, x))
     if objective.head not in (None, fit.head):
         raise InputError(f"head: {name} trains a {fit.head} head, not {objective.head!r}; leave head out")
-    choose("auto", Size(n_rows(x, "X"), fit.n_columns, fit.weights.shape[1], fit.head), options.memory)
+    options.fits(Size(n_rows(x, "X"), fit.n_columns, fit.weights.shape[1], fit.head))
     with np.errstate(invalid="ignore", over="ignore"):  # the layer names the rows that are not finite
-        features = _features(fit, inner.features(x), options.memory)
+        features = _features(fit, inner.features(x))
         outputs = _outputs(features, fit)
     weights: dict[str, Any] = {"sample_weight": fit.sample_weight, "class_weight": fit.class_weight}
     layer = LastLayer(
@@ -77,20 +77,23 @@ def extract_sklearn(
     return Extracted(layer, type(model).__name__, facts={"layer": f"{name}.{fit.layer}"}, labels=labels, notes=notes)
 
 
-def _features(fit: Fit, x: Any, memory: float) -> Array:
-    """The inputs of the last layer, (n, p)."""
+def _features(fit: Fit, x: Any) -> Any:
+    """The inputs of the last layer, (n, p); sparse where X is."""
     if fit.hidden is not None:
         return fit.hidden(x if sparse.issparse(x) else numbers(x, "X"))
-    features = dense(x, fit.n_columns, fit.weights.shape[1], fit.head, memory)
+    features = table(x)
     if fit.constant is None:
         return features
+    if sparse.issparse(features):
+        constant = sparse.csr_matrix(np.full((n_rows(features, "X"), 1), fit.constant))
+        return sparse.hstack([cast(Any, features), constant], format="csr")
     return np.hstack([features, np.full((len(features), 1), fit.constant)])
 
 
-def _outputs(features: Array, fit: Fit, rows: int = 65_536) -> Array:
+def _outputs(features: Any, fit: Fit, rows: int = 65_536) -> Array:
     """The outputs, (n, m), some rows at a time: in float64 without a copy of float32 features."""
-    outputs = np.empty((len(features), fit.weights.shape[1]))
-    for start in range(0, len(features), rows):
+    outputs = np.empty((features.shape[0], fit.weights.shape[1]))
+    for start in range(0, len(outputs), rows):
         outputs[start : start + rows] = features[start : start + rows] @ fit.weights
     return outputs if fit.intercept is None else outputs + fit.intercept
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from noshadow.curvature import Size
 from noshadow.errors import InputError, name_rows
 from noshadow.extract.found import Extracted, Options
 from noshadow.extract.torch.batches import Batch, Signature, split
@@ -34,14 +35,20 @@ def extract_torch(
     """One forward pass over the data in the dataset's order, in eval mode, without gradients.
 
     weight_decay λ, on a mean loss, becomes Λ = nλ and the like (``ridge_of_weight_decay``); ridge gives Λ itself.
-    Of the options, ``layer`` and ``output`` choose among several heads.
+    Of the options, ``layer`` and ``output`` choose among several heads; ``fits`` is told the size of the head after the
+    first batch, where it is known.
     """
     network = unwrapped(model)
     require_readable(network)
     require_layer(network, options.layer)
     signature = Signature.of(network)
     source = read(data, options.batch_size, signature)
-    seen = Pass(network, signature, source.total, options.layer, options.output)
+
+    def size_known(n: int, columns: int, outputs: int) -> None:
+        if objective.head is not None:  # otherwise only the targets say which it is
+            options.fits(Size(n, columns, outputs, objective.head))
+
+    seen = Pass(network, signature, source.total, options.layer, options.output, size_known)
     with (
         evaluating(network),
         running_eagerly(),
@@ -57,10 +64,16 @@ class Pass:
     """What is collected of the head, batch by batch."""
 
     def __init__(
-        self, model: nn.Module, signature: Signature, total: int | None, layer: str | None, output: str | int | None
+        self,
+        model: nn.Module,
+        signature: Signature,
+        total: int | None,
+        layer: str | None,
+        output: str | int | None,
+        fits: Callable[[int, int, int], object] = lambda *_: None,
     ) -> None:
         self.model, self.signature, self.total = model, signature, total
-        self.layer, self.output = layer, output
+        self.layer, self.output, self.fits = layer, output, fits
         # the first that is neither an index nor packed: inputs go where it is, in its precision
         anchor = next((p for p in model.parameters() if p.is_floating_point() and p.element_size() > 1), torch.zeros(0))
         self.device, self.dtype = anchor.device, anchor.dtype
@@ -137,6 +150,7 @@ class Pass:
                 f"data: what the last layer sees and gives for {self.total:,} records ({p:,} features, {m:,} outputs)",
                 "audit a part of the records with torch.utils.data.Subset, or use a machine with more memory",
             )
+            self.fits(self.total, p + int(isinstance(self.head.bias, Tensor)), m)
 
     def _output_of(self, batch: Batch) -> Tensor:
         (result,) = named_outputs(self._call(batch), batch.count, self.output).values()

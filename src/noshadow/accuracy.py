@@ -1,0 +1,166 @@
+"""How far an approximate curvature is from the exact one, and exact scores where they matter.
+
+Conjugate gradients on the exact Hessian (``noshadow.curvature.iterative``) answer for any record. They are asked about
+a random sample and about the records that the approximation puts on top, and what they say is stated with every
+approximate score. ``refine`` goes on with the top until no other record can belong there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from scipy import stats
+
+from noshadow.curvature import Size
+from noshadow.curvature.iterative import Solver, system_work
+from noshadow.diagnostics import Accuracy
+from noshadow.layer import LastLayer
+from noshadow.scores import SCORES, Known
+
+__all__ = ["Floats", "check", "records_to_check"]
+
+Floats = NDArray[np.float64]
+
+_RANKED = ("leave_one_out", "newton", "influence")
+"""Scores that one system per record gives, the one to rank by first."""
+_CHECKED = (*_RANKED, "leverage")
+"""With the one that takes a system per output: it is compared where no other was asked for, on fewer records."""
+_PATIENCE = 4e12  # operations that the check may take: a minute or two
+_STEPS = 20  # of a system, typically
+_MOST, _LEAST = 100, 3  # records of the sample, and of the top
+_ENOUGH = 10  # sampled records for a rank correlation; with fewer, those at the top count too
+_SURE = 0.99  # share of the refined records whose exact score is within the margin that ends refinement
+_MOST_REFINED = 10  # times the top share
+
+
+def check(
+    layer: LastLayer,
+    solver: Solver,
+    frame: pd.DataFrame,
+    refine: float | None,
+    full_step: bool,
+    seed: int = 0,
+) -> Accuracy | None:
+    """Compare, and with ``refine`` put exact scores into the frame for that share of the records, the highest ones.
+
+    None where the frame has no score of the curvature.
+    """
+    ranked = next((name for name in _CHECKED if name in frame), None)
+    if ranked is None:
+        return None
+    exact = _Exact(solver, frame, full_step)
+    approximate = frame[ranked].to_numpy().copy()
+    count = records_to_check(Size.of(layer), layer.kind.width(layer.n_outputs) if ranked == "leverage" else 1)
+    highest = np.argsort(-approximate, kind="stable")
+    sample = np.random.default_rng(seed).choice(layer.n, size=min(count, layer.n), replace=False)
+    at_top = highest[: min(2 * math.ceil(count / 2), layer.n)]
+    wanted = [name for name in frame if name in _RANKED] or [ranked]
+    truth = {int(row): value for row, value in zip(sample, exact(sample, [ranked])[ranked], strict=True)}
+    stable, refined = None, 0
+    if refine:
+        size = max(1, math.ceil(refine * layer.n - 1e-9))
+        stable, refined = _refine(exact, frame, ranked, wanted, approximate, size)
+        at_top = exact.rows[: max(refined, 1)]
+        kept_of = size
+    else:
+        exact(at_top, [ranked])
+        kept_of = max(1, len(at_top) // 2)
+    truth |= exact.known(ranked)
+    on_sample = _errors(approximate[sample], np.array([truth[int(row)] for row in sample]))
+    on_top = _errors(approximate[at_top], np.array([truth[int(row)] for row in at_top]))
+    ranks = sample if len(sample) >= _ENOUGH else np.union1d(sample, at_top)
+    order = sorted((int(row) for row in at_top), key=lambda row: -truth[row])[:kept_of]
+    kept = len(set(order) & {int(row) for row in highest[:kept_of]}) / len(order)
+    effort = solver.effort
+    return Accuracy(
+        score=ranked,
+        sampled=len(sample),
+        top=len(at_top),
+        spearman=_rank_correlation(approximate[ranks], np.array([truth[int(row)] for row in ranks])),
+        median_error=float(np.median(on_sample)),
+        error_95=float(np.quantile(on_sample, 0.95)),
+        top_error=float(np.median(on_top)),
+        top_kept=kept,
+        top_share=kept_of / layer.n,
+        refined=refined,
+        stable=stable,
+        unconverged=effort.unconverged,
+        residual=effort.residual,
+        steps=effort.steps / max(1, effort.systems),
+    )
+
+
+def records_to_check(size: Size, systems: int = 1) -> int:
+    """Random records, and as many at the top, each of so many systems, so that the check takes a minute or two."""
+    return int(min(_MOST, max(_LEAST, _PATIENCE // (2 * _STEPS * systems * system_work(size)))))
+
+
+class _Exact:
+    """Exact scores of single records, remembered."""
+
+    def __init__(self, solver: Solver, frame: pd.DataFrame, full_step: bool) -> None:
+        self._solver, self._full_step = solver, full_step
+        self._known: dict[str, dict[int, float]] = {name: {} for name in frame if name in _CHECKED}
+        self.rows: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+
+    def known(self, name: str) -> dict[int, float]:
+        return dict(self._known[name])
+
+    def __call__(self, rows: NDArray[np.int64], names: Sequence[str]) -> dict[str, Floats]:
+        missing = np.array(
+            [row for row in rows.tolist() if any(row not in self._known[name] for name in names)], dtype=np.int64
+        )
+        for some in torch.split(torch.from_numpy(missing), self._solver.batch) if len(missing) else ():
+            records = self._solver.gather(some)
+            known = Known(records, self._solver.leverages(records), None, self._full_step)
+            for name in names:
+                values = SCORES[name](known).cpu().numpy()
+                self._known[name].update(zip(some.tolist(), values.tolist(), strict=True))
+        return {name: np.array([self._known[name][row] for row in rows.tolist()]) for name in names}
+
+
+def _refine(
+    exact: _Exact, frame: pd.DataFrame, ranked: str, names: list[str], approximate: Floats, size: int
+) -> tuple[bool, int]:
+    """Exact scores for the top, until the exact scores of ``size`` records are above what any other record can have.
+
+    What another can have is its approximate score times the ratio of exact to approximate that all but one in a hundred
+    of the refined records stay below.
+    """
+    current = approximate.copy()
+    done = np.zeros(len(current), dtype=bool)
+    limit = min(len(current), _MOST_REFINED * size)
+    new = np.argsort(-current, kind="stable")[:size]
+    while True:
+        values = exact(new, names)
+        done[new] = True
+        exact.rows = np.concatenate([exact.rows, new])
+        for name in names:
+            frame.loc[frame.index[new], name] = values[name]
+        current[new] = values[ranked]
+        edge = np.partition(current[done], int(done.sum()) - size)[int(done.sum()) - size]
+        ratio = current[done] / np.where(approximate[done] > 0, approximate[done], np.inf)
+        reach = max(1.0, float(np.quantile(ratio, _SURE)))
+        open_ = (~done & (approximate * reach >= edge) & (approximate > 0)).nonzero()[0]
+        room = limit - int(done.sum())
+        if not len(open_) or room <= 0:
+            return not len(open_), int(done.sum())
+        open_ = open_[np.argsort(-approximate[open_], kind="stable")]
+        new = open_[: min(room, max(size // 2, 1), len(open_))]
+
+
+def _errors(approximate: Floats, exact: Floats) -> Floats:
+    """|approximate − exact| / |exact|; 0 where both vanish."""
+    apart = np.abs(approximate - exact)
+    return np.where(apart > 0, apart / np.maximum(np.abs(exact), np.finfo(float).tiny), 0.0)
+
+
+def _rank_correlation(a: Floats, b: Floats) -> float | None:
+    if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return None
+    return float(stats.spearmanr(a, b).statistic)

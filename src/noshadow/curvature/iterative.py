@@ -1,0 +1,248 @@
+"""Exact answers without a Hessian: conjugate gradients on products with it, for many records at once.
+
+What is asked of record i are single systems in the parameters, with its curvature in the Hessian or without it:
+
+    first order  H u = x̃ ⊗ v,                   A v = x̃ᵀu
+    removal      (H − x̃x̃ᵀ ⊗ W') u = x̃ ⊗ v,      A(I − W'A)⁻¹v = x̃ᵀu
+
+one right-hand side a record; only the leverage, a trace, takes one per output. The preconditioner is the Kronecker
+curvature, which in its own basis is diagonal; without the record where the system is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from noshadow.curvature.kronecker import KroneckerCurvature, kronecker_curvature, kronecker_memory
+from noshadow.curvature.operator import HessianOperator, Own, conjugate_gradients
+from noshadow.curvature.outputs import CoupledCurvature
+from noshadow.curvature.protocol import Advance, Curvature, Removal, Size
+from noshadow.curvature.removal import remove_coupled, remove_uncoupled
+from noshadow.curvature.stationary import Stationarity
+from noshadow.heads import make_head
+from noshadow.layer import LastLayer
+from noshadow.memory import GIB
+from noshadow.records import Records
+from noshadow.triangles import unpack
+
+__all__ = [
+    "Effort",
+    "IterativeCurvature",
+    "IterativeLeverages",
+    "Solver",
+    "exact_solver",
+    "iterative_curvature",
+    "iterative_memory",
+    "iterative_refusal",
+    "system_work",
+]
+
+_TOLERANCE = 1e-7  # of the residual; a score is nearly a quadratic form, its error is nearly the square of that
+_CHECK_TOLERANCE = 1e-4  # enough to measure approximations and to rank: scores to about 1e-6
+_MOST_STEPS, _CHECK_STEPS = 500, 150
+_VECTORS = 10  # of the size of the parameters that a system keeps
+_MOST_SYSTEMS = 64
+
+
+@dataclass
+class Effort:
+    """What the systems took: how many, the steps of all, the largest residual that was left, how many fell short."""
+
+    systems: int = 0
+    steps: int = 0
+    residual: float = 0.0
+    unconverged: int = 0
+
+    def add(self, steps: Tensor, residual: Tensor, singular: Tensor, tolerance: float) -> None:
+        self.systems += len(steps)
+        self.steps += int(steps.sum())
+        real = residual[~singular]
+        if len(real):
+            self.residual = max(self.residual, float(real.max()))
+            self.unconverged += int((real > tolerance).sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Solver:
+    """Systems with the exact Hessian of a layer."""
+
+    beside: KroneckerCurvature
+    operator: HessianOperator
+    batch: int
+    tolerance: float
+    most_steps: int
+    effort: Effort = field(default_factory=Effort)
+
+    @classmethod
+    def of(
+        cls, beside: KroneckerCurvature, memory: float, tolerance: float = _TOLERANCE, most_steps: int = _MOST_STEPS
+    ) -> Solver:
+        basis, layer = beside.basis, beside.layer
+        operator = HessianOperator(layer, basis.columns, basis.frame, beside.chunk)
+        spare = 0.5 * memory * GIB
+        vector = 8.0 * max(layer.n_columns, operator.shape[0]) * layer.n_outputs
+        return cls(
+            beside, operator, max(1, min(_MOST_SYSTEMS, int(spare // (_VECTORS * vector)))), tolerance, most_steps
+        )
+
+    def shift(self, records: Records, x: Tensor, vectors: Tensor, without_own: bool) -> tuple[Tensor, Tensor]:
+        """x̃ᵀu (c, r) of the system whose right-hand side is x̃ ⊗ v, v (c, r) reduced; and where there is none."""
+        answers, singular = torch.empty_like(vectors), torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        pulls = self.operator.from_reduced(vectors)
+        basis = self.beside.basis
+        weights = basis.weights(records)
+        for some in torch.split(torch.arange(len(x), device=x.device), self.batch):
+            own, precondition = None, basis.precondition()
+            if without_own:
+                own = Own(x[some], records.some(some))
+                precondition = basis.precondition(x[some], weights[some])
+            right = x[some].unsqueeze(2) * pulls[some].unsqueeze(1)
+            found = conjugate_gradients(self.operator, right, precondition, self.tolerance, self.most_steps, own)
+            self.effort.add(found.steps, found.residual, found.singular, self.tolerance)
+            moved = (x[some].unsqueeze(1) @ found.solution).squeeze(1)
+            answers[some], singular[some] = self.operator.to_reduced(moved), found.singular
+        return answers, singular
+
+    def block(self, records: Records, x: Tensor) -> Tensor:
+        """A: (c, r, r) of coupled outputs, a system per output; a number (c, 1) or one per label (c, m) otherwise."""
+        kind = self.beside.basis.kind
+        width = records.gradient.shape[1]
+        if kind != "coupled":
+            block, _ = self.shift(records, x, torch.ones_like(records.gradient), False)
+            return block[:, :1] if kind == "one" else block
+        columns = []
+        for output in torch.eye(width, dtype=x.dtype, device=x.device):
+            columns.append(self.shift(records, x, output.expand(len(x), -1).contiguous(), False)[0])
+        block = torch.stack(columns, dim=2)
+        return 0.5 * (block + block.transpose(1, 2))
+
+    def leverages(self, records: Records) -> IterativeLeverages:
+        """What is asked of some records, worked out when it is."""
+        return IterativeLeverages(records, self.operator.columns.of(records), self)
+
+    def gather(self, rows: Tensor) -> Records:
+        """Some records of the layer, by number."""
+        parts = [self.beside.layer.records(slice(row, row + 1)) for row in rows.tolist()]
+        weights = [part.weights for part in parts if part.weights is not None]
+        first = parts[0]
+        return Records(
+            first.rows,
+            torch.cat([part.design for part in parts]),  # few: dense even where the layer is sparse
+            torch.cat([part.outputs for part in parts]),
+            torch.cat([part.targets for part in parts]),
+            torch.cat(weights) if weights else None,
+            first.head,
+            first.trained,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class IterativeLeverages:
+    """Some records, their coordinates x (c, k), and the solver."""
+
+    records: Records
+    x: Tensor
+    solver: Solver
+
+    @cached_property
+    def leverage(self) -> Tensor:
+        if self.solver.beside.basis.kind != "coupled":
+            return (self.records.packed_curvature * self._block).clamp(max=1.0).sum(1)
+        curvature, head = CoupledCurvature.of(self.records), self.records.head
+        columns = head.reduce(curvature.apply(head.expand(self._block)))  # rows of A, which is symmetric: (W'A)ᵀ
+        trace = columns.diagonal(dim1=1, dim2=2).sum(1)
+        return trace.clamp(min=0.0, max=float(self._block.shape[2]))
+
+    @cached_property
+    def _block(self) -> Tensor:
+        return self.solver.block(self.records, self.x)
+
+    @cached_property
+    def leftover(self) -> Tensor:
+        beside = self.solver.beside
+        return beside.leftover(self.records, self.records.times(beside.basis.vectors))
+
+    def first_order_shift(self, pull: Tensor) -> Tensor:
+        return self.solver.shift(self.records, self.x, pull, False)[0]
+
+    def removal(self, pull: Tensor) -> Removal:
+        shift, singular = self.solver.shift(self.records, self.x, pull, True)
+        undefined = torch.zeros_like(singular)
+        near = singular.nonzero().flatten()
+        if len(near):  # without them nothing is left along some direction: the block says how far it is
+            records = self.records.some(near)
+            block = self.solver.block(records, self.x[near])
+            if block.ndim == 3:
+                start = (block @ pull[near].unsqueeze(2)).squeeze(2)
+                found = remove_coupled(block, unpack(records.packed_curvature, block.shape[-1]), start)
+            else:
+                found = remove_uncoupled((records.packed_curvature * block).clamp(max=1.0), block * pull[near])
+            shift[near], undefined[near] = found
+        return Removal(shift, undefined)
+
+
+@dataclass(frozen=True, eq=False)
+class IterativeCurvature:
+    """Made by :func:`iterative_curvature`."""
+
+    layer: LastLayer
+    solver: Solver
+
+    @property
+    def rank(self) -> int:
+        return self.solver.beside.rank
+
+    @property
+    def null_directions(self) -> int:
+        return self.solver.beside.null_directions
+
+    @property
+    def linearity(self) -> float:
+        return self.solver.beside.linearity
+
+    @property
+    def stationarity(self) -> Stationarity:
+        return self.solver.beside.stationarity
+
+    @property
+    def exact(self) -> bool:
+        return True
+
+    def chunks(self) -> Iterator[IterativeLeverages]:
+        for rows in self.layer.chunks(max(self.solver.batch, min(self.solver.beside.chunk, 256))):
+            yield self.solver.leverages(self.layer.records(rows))
+
+
+def iterative_curvature(layer: LastLayer, memory: float, advance: Advance = lambda _: None) -> IterativeCurvature:
+    """Build it within ``memory`` GiB; ``advance`` is told of every record, twice."""
+    return IterativeCurvature(layer, Solver.of(kronecker_curvature(layer, memory, advance), memory))
+
+
+def exact_solver(curvature: Curvature, memory: float) -> Solver | None:
+    """Exact answers for single records of an approximate curvature; None where it is exact itself."""
+    if curvature.exact:
+        return None
+    beside = getattr(curvature, "beside", curvature)
+    if not isinstance(beside, KroneckerCurvature):
+        raise TypeError(f"{type(curvature).__name__}: an approximate curvature has a Kronecker one beside it")
+    return Solver.of(beside, memory, _CHECK_TOLERANCE, _CHECK_STEPS)
+
+
+def iterative_memory(size: Size) -> float:
+    """GiB that it needs at the least: the preconditioner, and the vectors of one system."""
+    return kronecker_memory(size) + 8.0 * _VECTORS * size.columns * size.outputs / GIB
+
+
+def iterative_refusal(size: Size) -> str:
+    """What is so large about it."""
+    return f"its preconditioner has {size.columns:,} × {size.columns:,} entries"
+
+
+def system_work(size: Size) -> float:
+    """Floating-point operations of one step of one system."""
+    return 4.0 * size.n * size.columns * max(1, make_head(size.head, size.outputs).parts(size.outputs), size.outputs)

@@ -1,0 +1,107 @@
+"""Rows of a sparse table with the constant column: products without making it dense."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor
+
+__all__ = ["SparseRows", "as_csr"]
+
+
+@dataclass(frozen=True, eq=False)
+class SparseRows:
+    """Some rows of a design matrix whose features are sparse; products are in float64, on the CPU.
+
+    table  (c, p) SciPy CSR in float64
+    bias   a column of ones follows
+    """
+
+    table: Any
+    bias: bool
+
+    @classmethod
+    def of(cls, features: Tensor, rows: slice, bias: bool) -> SparseRows:
+        """Some rows of features in torch's CSR layout."""
+        starts = features.crow_indices()[rows.start : rows.stop + 1].numpy()
+        entries = slice(int(starts[0]), int(starts[-1]))
+        values = features.values()[entries].double().numpy()
+        columns = features.col_indices()[entries].numpy()
+        shape = (len(starts) - 1, features.shape[1])
+        return cls(sparse.csr_matrix((values, columns, starts - starts[0]), shape=shape), bias)
+
+    def __len__(self) -> int:
+        return int(self.table.shape[0])
+
+    def __getitem__(self, rows: slice | Tensor) -> SparseRows:
+        return SparseRows(self.table[rows.numpy() if isinstance(rows, Tensor) else rows], self.bias)
+
+    def dense(self) -> Tensor:
+        """(c, P)."""
+        full = np.empty((len(self), self.table.shape[1] + int(self.bias)))
+        full[:, : self.table.shape[1]] = self.table.toarray()
+        if self.bias:
+            full[:, -1] = 1.0
+        return torch.from_numpy(full)
+
+    def times(self, matrix: Tensor) -> Tensor:
+        """X̃ M, (P, k) → (c, k)."""
+        inner = matrix[:-1] if self.bias else matrix
+        product = torch.from_numpy(np.ascontiguousarray(self.table @ inner.numpy()))
+        return product.add_(matrix[-1]) if self.bias else product
+
+    def gathered(self, vectors: Tensor) -> Tensor:
+        """X̃ᵀV, (c, k) → (P, k)."""
+        product = torch.from_numpy(np.ascontiguousarray(self._transposed @ vectors.contiguous().numpy()))
+        return torch.cat([product, vectors.sum(0, keepdim=True)]) if self.bias else product
+
+    @cached_property
+    def _transposed(self) -> Any:
+        return self.table.T.tocsr()
+
+    def squares_times(self, matrix: Tensor) -> Tensor:
+        """X̃² M, entries squared, (P, k) → (c, k)."""
+        return SparseRows(self.table.multiply(self.table).tocsr(), self.bias).times(matrix)
+
+    def lengths(self) -> Tensor:
+        """‖x̃‖, (c,), squares in units of the largest entry."""
+        unit = abs(self.table).max(axis=1).toarray().reshape(-1)
+        unit = np.maximum(unit, 1.0) if self.bias else np.where(unit > 0, unit, 1.0)
+        scaled = sparse.diags(1.0 / unit) @ self.table
+        squares = np.asarray(scaled.multiply(scaled).sum(1)).reshape(-1) + (unit**-2.0 if self.bias else 0.0)
+        return torch.from_numpy(np.sqrt(squares) * unit)
+
+    def square_sums(self) -> Tensor:
+        """Σ x̃² of every column, (P,)."""
+        sums = torch.from_numpy(np.asarray(self.table.multiply(self.table).sum(0)).reshape(-1))
+        return torch.cat([sums, sums.new_tensor([float(len(self))])]) if self.bias else sums
+
+
+def as_csr(values: Any) -> Tensor | None:
+    """A SciPy or torch sparse table as torch CSR, in its own precision; None where it is not sparse."""
+    if isinstance(values, Tensor):
+        if values.layout == torch.strided:
+            return None
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+            return values.detach().cpu().to_sparse_csr()
+    if not sparse.issparse(values):
+        return None
+    table = cast(Any, values).tocsr().copy()
+    table.sum_duplicates()
+    data = table.data if table.data.dtype.kind == "f" else table.data.astype(np.float64)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")  # it only holds the arrays
+        return torch.sparse_csr_tensor(
+            torch.from_numpy(table.indptr.astype(np.int64)),
+            torch.from_numpy(table.indices.astype(np.int64)),
+            torch.from_numpy(np.ascontiguousarray(data)),
+            size=table.shape,
+            check_invariants=False,
+        )

@@ -27,6 +27,7 @@ from noshadow.bench.result import (
     SPEARMAN,
     AttackFindings,
     Ceiling,
+    RatesFound,
     RecallCurve,
     ScoreResult,
     TargetFit,
@@ -38,6 +39,7 @@ from noshadow.evaluate import Metric, Prediction, Summary
 from noshadow.heads import get_head
 from noshadow.layer import LastLayer
 from noshadow.optimizers import read_optimizer
+from noshadow.predict import spread
 from noshadow.progress import progress_bar
 from noshadow.scores import applicable
 from noshadow.scoring import given, score_with_diagnostics
@@ -54,6 +56,7 @@ __all__ = [
     "fit_of_targets",
     "metrics",
     "rank_correlation",
+    "rates_found",
     "score_targets",
     "target_layer",
 ]
@@ -80,12 +83,16 @@ class Truth:
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """Scores of each target's members: arrays (T, N) by name, NaN for non-members, and the core-seconds per target."""
+    """Scores of each target's members: arrays (T, N) by name, NaN for non-members, and the core-seconds per target.
+
+    source  what the predicted rates rest on; None where there are none
+    """
 
     scores: dict[str, Floats]
     members: NDArray[np.bool_]
     seconds: float
     stationarity: float
+    source: str | None = None
 
 
 def metrics() -> dict[str, tuple[Metric, dict[str, Any]]]:
@@ -192,20 +199,67 @@ def score_targets(setting: Setting, scale: Scale, models: TrainedModels, progres
     members = models.targets.membership
     columns: dict[str, Floats] = {}
     seconds, stationarity = [], []
+    source: str | None = None
     with progress_bar("scoring targets", len(members), progress) as advance:
         for number in range(len(members)):
             layer, trace = target_layer(setting, scale, models, number)
-            names = applicable(layer.kind, given(trace), every=True)
+            calibrating = _calibrating(setting, models, number)
+            rated = bool(calibrating) or trace is None  # a closed form has its own law
+            names = applicable(layer.kind, given(trace, rated), every=True)
             start = time.process_time()
-            frame, found = score_with_diagnostics(layer, names, trace, progress=False)
+            frame, found = score_with_diagnostics(layer, names, trace, **calibrating, progress=False)
             seconds.append(time.process_time() - start)
             stationarity.append(found.stationarity)
-            for name in names:
+            if found.calibration is not None:
+                source = found.calibration.source
+            for other, remembered in _other_traces(models, number).items():
+                of_run = score_with_diagnostics(layer, ["exposure"], remembered, progress=False)[0]
+                frame[f"exposure, {other}"] = of_run["exposure"]
+            for name in frame.columns:
                 column = columns.setdefault(name, np.full(members.shape, np.nan))
                 column[number, members[number]] = frame[name].to_numpy()
             advance()
     known = [value for value in stationarity if value is not None]
-    return Scored(columns, members, float(np.median(seconds)), float(np.mean(known)) if known else float("nan"))
+    mean = float(np.mean(known)) if known else float("nan")
+    return Scored(columns, members, float(np.median(seconds)), mean, source)
+
+
+def _calibrating(setting: Setting, models: TrainedModels, number: int) -> dict[str, Any]:
+    """The spreads between a target and its rerun, and the records that the target was not trained on."""
+    if models.reruns is None or setting.model is None:
+        return {}
+    first = models.targets.store.read(models.targets.keys[number])
+    second = models.reruns.store.read(models.reruns.keys[number])
+    targets = models.pool.targets
+    inside = first["membership"]
+    sides = [spread(first["outputs"][m], second["outputs"][m], targets[m], setting.head) for m in (inside, ~inside)]
+    return {"spread": tuple(sides), "held_out": (first["outputs"][~inside], targets[~inside]), "source": "rerun"}
+
+
+def _other_traces(models: TrainedModels, number: int) -> dict[str, Trace]:
+    """What else could be remembered of the run: the run of another seed, and the mean of the checkpoints."""
+    arrays = models.targets.store.read(models.targets.keys[number])
+    inside = arrays["membership"]
+    found = {}
+    if models.reruns is not None:
+        again = models.reruns.store.read(models.reruns.keys[number])
+        if "epoch_losses" in again:
+            found["rerun"] = Trace.from_losses(again["epoch_losses"][:, inside], again["mean_outputs"][inside])
+    if "checkpoint_outputs" in arrays:
+        found["checkpoints"] = Trace.from_outputs(arrays["checkpoint_outputs"][:, inside])
+    return found
+
+
+def rates_found(scored: Scored, truth: Truth) -> RatesFound | None:
+    """How right the predicted success rates are."""
+    predicted = scored.scores.get("attack_accuracy")
+    if predicted is None or scored.source is None:
+        return None
+    pairs = [(predicted[t, m], truth.success_rate[m]) for t, m in enumerate(scored.members)]
+    predictions, measured = (np.concatenate(side) for side in zip(*pairs, strict=True))
+    whole = evaluate.reliability(predictions, measured)
+    error = Summary(np.array([evaluate.reliability(*pair).error for pair in pairs]))
+    return RatesFound(whole.predicted, whole.measured, error, scored.source)
 
 
 def target_layer(setting: Setting, scale: Scale, models: TrainedModels, number: int) -> tuple[LastLayer, Trace | None]:

@@ -36,6 +36,7 @@ __all__ = [
     "Ceiling",
     "FirstTarget",
     "Metrics",
+    "RatesFound",
     "RecallCurve",
     "Result",
     "ScoreResult",
@@ -123,6 +124,19 @@ class AttackFindings:
 
 
 @dataclass(frozen=True)
+class RatesFound:
+    """Predicted success rates held against LiRA's: deciles of all targets' members, the error over targets.
+
+    source  what the prediction rests on, as in ``noshadow.predict.Calibration``
+    """
+
+    predicted: tuple[float, ...]
+    measured: tuple[float, ...]
+    error: Summary
+    source: str
+
+
+@dataclass(frozen=True)
 class TargetFit:
     """Mean loss, and accuracy for classes, of the targets on their members and on the other records of the pool."""
 
@@ -185,6 +199,7 @@ class Result:
     attacks        by name; LiRA's is always there
     shown          for each of "highest influence", … the records at that end of the ranking, the first target's
     first_target   what the scatter needs
+    rates          how right the predicted success rates are; None where there are none
     network_influence   options of the full-network influence and how it went; None where it was not computed
     notes          warnings that were given while it was made
     """
@@ -212,6 +227,7 @@ class Result:
     machine: dict[str, Any]
     network_influence: dict[str, Any] | None = None
     first_target: FirstTarget | None = None
+    rates: RatesFound | None = None
     notes: tuple[str, ...] = ()
     schema: int = field(default=SCHEMA)
 

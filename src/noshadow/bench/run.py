@@ -12,7 +12,7 @@ import numpy as np
 
 from noshadow._version import __version__
 from noshadow.bench.full_network import influence_of_targets
-from noshadow.bench.measure import Scored, Truth, compare, find_truths, fit_of_targets, score_targets
+from noshadow.bench.measure import Scored, Truth, compare, find_truths, fit_of_targets, rates_found, score_targets
 from noshadow.bench.result import ENDS, RANKINGS, FirstTarget, Result, Seconds, ShownRecord
 from noshadow.bench.setting import Pool, Scale, Setting, SettingSource
 from noshadow.bench.training import TrainedModels, load_models, train_models
@@ -69,6 +69,7 @@ def run_setting(
         machine={"cores": joblib.cpu_count(), "processor": platform.machine(), "system": platform.system()},
         network_influence=None if network is None else network.facts,
         first_target=_first_target(scored, truths["lira"]),
+        rates=rates_found(scored, truths["lira"]),
     )
 
 

@@ -18,6 +18,7 @@ from noshadow.evaluate.ceilings import (
 )
 from noshadow.evaluate.differences import best_scores, deviations_apart, is_ahead, noiseless_correlation
 from noshadow.evaluate.ranking import ndcg, ordering, precision_at_k, recall, share_size, spearman
+from noshadow.evaluate.reliability import Reliability, reliability
 from noshadow.evaluate.targets import Comparison, Metric, Summary, over_targets, paired_bootstrap
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Measured",
     "Metric",
     "Prediction",
+    "Reliability",
     "Summary",
     "best_scores",
     "ceiling",
@@ -41,6 +43,7 @@ __all__ = [
     "paired_bootstrap",
     "precision_at_k",
     "recall",
+    "reliability",
     "share_size",
     "spearman",
 ]

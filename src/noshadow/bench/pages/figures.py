@@ -13,11 +13,22 @@ from noshadow.bench.pages.section import Figure
 from noshadow.bench.result import CURVE, ENDS, NETWORK, RANKINGS, Result
 from noshadow.drawing.images import image_rows
 from noshadow.drawing.recall import RecallLine, RecallPanel, recall_curves
+from noshadow.drawing.reliability import reliability_diagram
 from noshadow.drawing.scatter import log_scatter
 
-__all__ = ["DRAWN", "IMAGES", "RECALL", "RECALL_OF_ALL", "SCATTER", "distinct_shares", "has_images", "recall_panel"]
+__all__ = [
+    "DRAWN",
+    "IMAGES",
+    "RECALL",
+    "RECALL_OF_ALL",
+    "RELIABILITY",
+    "SCATTER",
+    "distinct_shares",
+    "has_images",
+    "recall_panel",
+]
 
-DRAWN = ("loss", "gradient_norm", "influence", "newton", "leave_one_out")
+DRAWN = ("loss", "gradient_norm", "influence", "newton", "leave_one_out", "mean_trace", "exposure")
 """The scores of the recall curves."""
 _CURVES = (
     "Solid: mean over the targets, shaded ± 1 standard deviation; dashed: the first target alone; grey: the attack "
@@ -60,6 +71,12 @@ def _recall_of_all(results: Sequence[Result], path: Path) -> list[Path]:
     return recall_curves([recall_panel(result, "lira", result.title) for result in results], path, "LiRA")
 
 
+def _reliability(result: Result, path: Path) -> list[Path]:
+    rates = result.rates
+    assert rates is not None  # drawn only where they are there
+    return reliability_diagram(rates.predicted, rates.measured, result.title, path)
+
+
 def _scatter(result: Result, path: Path) -> list[Path]:
     first = result.first_target
     assert first is not None  # drawn only where it is there
@@ -88,6 +105,13 @@ def has_images(result: Result) -> bool:
 RECALL: Figure[Result] = Figure("recall", f"Recall of each attack's top k among a score's top k. {_CURVES}", _recall)
 RECALL_OF_ALL: Figure[Sequence[Result]] = Figure(
     "recall-lira", f"Recall of LiRA's top k among a score's top k (Figure 2 of the paper). {_CURVES}", _recall_of_all
+)
+RELIABILITY: Figure[Result] = Figure(
+    "reliability",
+    "Predicted against measured success rates. A point for each tenth of the members, by prediction; on the dashed "
+    "line the prediction is right.",
+    _reliability,
+    lambda result: result.rates is not None,
 )
 SCATTER: Figure[Result] = Figure(
     "scatter",

@@ -15,7 +15,7 @@ from noshadow.bench.pages.beside_paper import (
     reasons,
     sought,
 )
-from noshadow.bench.pages.figures import IMAGES, RECALL, SCATTER
+from noshadow.bench.pages.figures import IMAGES, RECALL, RELIABILITY, SCATTER
 from noshadow.bench.pages.markdown import (
     ATTACK_NAMES,
     PERFECT,
@@ -149,6 +149,30 @@ def _ceilings(result: Result) -> list[str]:
             "truth of so many models is itself uncertain, and more cannot be found but by luck."
         )
     return [*lines, f"- The best score of one model here, `{first}`, finds {100 * whole[first].mean:.1f} %."]
+
+
+_SOURCES = {
+    "rerun": "from the trace of the target, one rerun with another seed and the records that it was not trained on",
+    "converged": "from the law of a converged head, without a rerun",
+}
+
+
+def _rates(result: Result) -> list[str]:
+    rates = result.rates
+    if rates is None:
+        return []
+    pairs = zip(rates.predicted, rates.measured, strict=True)
+    rows = [[f"{n}", f"{p:.3f}", f"{m:.3f}"] for n, (p, m) in enumerate(pairs, 1)]
+    return [
+        "## Predicted success rates",
+        "",
+        f"`attack_accuracy` of one model, {_SOURCES.get(rates.source, rates.source)}, beside the success rate of LiRA "
+        f"with {result.shadows} shadow models. Calibration error, the mean over tenths of the members of |predicted − "
+        f"measured|: **{rates.error.mean:.3f}**"
+        + (f" ± {rates.error.std:.3f} over targets." if len(rates.error.values) > 1 else "."),
+        "",
+        *table(["tenth of the members", "predicted", "measured"], rows, left=0),
+    ]
 
 
 def _other_attacks(result: Result) -> list[str]:
@@ -301,6 +325,7 @@ SECTIONS: tuple[Section[Result], ...] = (
     Section("what", _what),
     Section("training", _training),
     Section("lira", _lira, (RECALL,)),
+    Section("rates", _rates, (RELIABILITY,)),
     Section("other attacks", _other_attacks),
     Section("full network", _network),
     Section("differences", _differences),

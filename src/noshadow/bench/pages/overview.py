@@ -25,8 +25,8 @@ from noshadow.bench.result import HEADLINE, NETWORK, Result
 
 __all__ = ["COLUMNS", "PHASES", "README_COLUMNS", "SECTIONS", "Results", "link", "readme_table"]
 
-COLUMNS = ("loss", "gradient_norm", "newton", "influence", "leave_one_out", "mean_trace", "trace_iqr")
-README_COLUMNS = ("loss", "influence", "newton", "leave_one_out", "mean_trace", "trace_iqr")
+COLUMNS = ("loss", "gradient_norm", "newton", "influence", "leave_one_out", "mean_trace", "trace_iqr", "exposure")
+README_COLUMNS = ("loss", "newton", "leave_one_out", "mean_trace", "trace_iqr", "exposure")
 PHASES = {
     "model": "one model",
     "shadows": "shadow models",

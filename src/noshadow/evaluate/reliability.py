@@ -1,0 +1,69 @@
+"""Whether predicted rates are right: what was predicted beside what was measured, by size of the prediction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from noshadow.errors import InputError
+
+__all__ = ["Reliability", "reliability"]
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """Means of equally many records each, in ascending order of the prediction, and the error.
+
+    predicted, measured  (bins,)
+    error                mean over the bins of |predicted − measured|
+    """
+
+    predicted: tuple[float, ...]
+    measured: tuple[float, ...]
+    error: float
+
+
+def reliability(predicted: Any, measured: Any, bins: int = 10) -> Reliability:
+    r"""Predicted against measured success rates, by quantiles of the prediction.
+
+    .. math::
+
+        \mathrm{error} = \frac1B \sum_{b=1}^{B} \left| \bar p_b - \bar m_b \right|
+
+    Averages over many records: the measured rate of one is a few coin flips of a few models.
+
+    Parameters
+    ----------
+    predicted, measured : array (n,)
+        A rate per record.
+    bins : int
+        Groups of records; deciles by default.
+
+    Returns
+    -------
+    Reliability
+
+    Raises
+    ------
+    InputError
+        Shapes that differ, values that are not finite, fewer records than bins.
+
+    Examples
+    --------
+    >>> from noshadow.evaluate import reliability
+    >>> reliability([0.5, 0.5, 0.9, 0.9], [0.4, 0.6, 0.8, 0.9], bins=2).error.__round__(3)
+    0.025
+    """
+    p, m = np.asarray(predicted, dtype=np.float64), np.asarray(measured, dtype=np.float64)
+    if p.ndim != 1 or p.shape != m.shape:
+        raise InputError(f"measured: shape {m.shape}, but predicted has {p.shape}; both need a rate per record, (n,)")
+    if not 1 <= bins <= len(p):
+        raise InputError(f"bins: expected from 1 to the number of records, {len(p)}, got {bins}")
+    if not (np.isfinite(p).all() and np.isfinite(m).all()):
+        raise InputError("predicted, measured: NaN or infinite; leave such records out")
+    groups = np.array_split(np.argsort(p, kind="stable"), bins)
+    pairs = np.array([(p[group].mean(), m[group].mean()) for group in groups])
+    error = float(np.abs(pairs[:, 0] - pairs[:, 1]).mean())
+    return Reliability(tuple(pairs[:, 0].tolist()), tuple(pairs[:, 1].tolist()), error)

@@ -1,0 +1,47 @@
+"""Predicted against measured rates, by tenths."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from noshadow import InputError, evaluate
+
+
+def test_groups_are_the_definition():
+    generator = np.random.default_rng(0)
+    predicted, measured = generator.random(103), generator.random(103)
+    found = evaluate.reliability(predicted, measured, bins=7)
+    order = sorted(range(103), key=lambda i: predicted[i])
+    sizes = [15, 15, 15, 15, 15, 14, 14]
+    start, error = 0, 0.0
+    for n, size in enumerate(sizes):
+        group = order[start : start + size]
+        p, m = sum(predicted[i] for i in group) / size, sum(measured[i] for i in group) / size
+        assert found.predicted[n] == pytest.approx(p)
+        assert found.measured[n] == pytest.approx(m)
+        error += abs(p - m) / 7
+        start += size
+    assert found.error == pytest.approx(error)
+
+
+def test_a_right_prediction_of_coins_has_a_small_error():
+    """Rates of 60 flips each are far off one by one, and right on average."""
+    generator = np.random.default_rng(1)
+    predicted = generator.uniform(0.5, 1.0, 5000)
+    measured = generator.binomial(60, predicted) / 60
+    assert evaluate.reliability(predicted, measured).error < 0.004
+    assert evaluate.reliability(predicted, 1 - measured / 2).error > 0.05
+
+
+@pytest.mark.parametrize(
+    ("predicted", "measured", "bins", "message"),
+    [
+        ([0.5, 0.6], [0.5], 2, "measured: shape"),
+        ([0.5, 0.6], [0.5, 0.5], 3, "bins: expected from 1 to the number of records, 2"),
+        ([0.5, np.nan], [0.5, 0.5], 1, "NaN or infinite"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(predicted, measured, bins, message):
+    with pytest.raises(InputError, match=message):
+        evaluate.reliability(predicted, measured, bins)

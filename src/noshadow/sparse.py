@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +10,6 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 
 __all__ = ["SparseRows", "as_csr"]
@@ -34,6 +34,8 @@ class SparseRows:
         values = features.values()[entries].double().numpy()
         columns = features.col_indices()[entries].numpy()
         shape = (len(starts) - 1, features.shape[1])
+        from scipy import sparse  # here: most layers are dense and do without
+
         return cls(sparse.csr_matrix((values, columns, starts - starts[0]), shape=shape), bias)
 
     def __len__(self) -> int:
@@ -73,7 +75,7 @@ class SparseRows:
         """‖x̃‖, (c,), squares in units of the largest entry."""
         unit = abs(self.table).max(axis=1).toarray().reshape(-1)
         unit = np.maximum(unit, 1.0) if self.bias else np.where(unit > 0, unit, 1.0)
-        scaled = sparse.diags(1.0 / unit) @ self.table
+        scaled = self.table.multiply(1.0 / unit[:, None]).tocsr()
         squares = np.asarray(scaled.multiply(scaled).sum(1)).reshape(-1) + (unit**-2.0 if self.bias else 0.0)
         return torch.from_numpy(np.sqrt(squares) * unit)
 
@@ -91,7 +93,8 @@ def as_csr(values: Any) -> Tensor | None:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
             return values.detach().cpu().to_sparse_csr()
-    if not sparse.issparse(values):
+    known = sys.modules.get("scipy.sparse")  # where it was never imported, nothing is of its kind
+    if known is None or not known.issparse(values):
         return None
     table = cast(Any, values).tocsr().copy()
     table.sum_duplicates()

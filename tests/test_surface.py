@@ -27,13 +27,14 @@ SURFACE = {
     "noshadow.audit": (TABLES | {"rich"}, "Audit audit"),
     "noshadow.attacks": (
         TENSORS | {"scipy"},
-        "AttackResult RocCurve auc epsilon_lower_bound lira lira_variance rmia roc shokri signal threshold tpr_at_fpr",
+        "AttackResult Posterior RocCurve auc epsilon_lower_bound lira lira_variance rmia roc shokri signal threshold "
+        "tpr_at_fpr with_prior",
     ),
     "noshadow.evaluate": (
         ARRAYS | {"scipy"},
-        "Comparison Measured Metric Prediction Summary ceiling halves ndcg oracle oracle_ceiling ordering "
-        "over_predictions over_targets paired_bootstrap precision_at_k recall spearman best_scores deviations_apart "
-        "is_ahead noiseless_correlation share_size",
+        "Budget budget Comparison Measured Metric Prediction Summary ceiling halves ndcg oracle oracle_ceiling "
+        "ordering over_predictions over_targets paired_bootstrap precision_at_k recall spearman best_scores "
+        "deviations_apart is_ahead noiseless_correlation share_size",
     ),
     "noshadow.theory": (
         ARRAYS | {"scipy"},

@@ -29,6 +29,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("drawing", "extract"),
     ("network", "shadow", "trace"),
     ("scores",),
+    ("candidates",),
     ("scoring",),
     ("audit", "bench"),
     ("commands",),

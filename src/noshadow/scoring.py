@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from noshadow.candidates import refuse_what_members_have, score_candidates
 from noshadow.curvature import DEFAULT_MEMORY, Curvature, build_curvature
 from noshadow.diagnostics import Diagnostics, concerns
 from noshadow.errors import InputError, NoshadowWarning, name_rows
@@ -29,6 +30,7 @@ def score(
     scores: Sequence[str] | None = None,
     trace: Any = None,
     *,
+    candidates: LastLayer | None = None,
     curvature: str = "auto",
     full_step: bool = False,
     memory: float = DEFAULT_MEMORY,
@@ -46,6 +48,10 @@ def score(
     trace : Trace or array (epochs, n), optional
         What training remembers of the same records, in the same order: a ``Trace``, or their losses after each epoch;
         adds ``mean_trace`` and ``trace_iqr``.
+    candidates : LastLayer, optional
+        Records that the model was not trained on, with its features and outputs for them: they are scored in place of
+        the layer's own, as the members that they would be if each were added to the training set
+        (``noshadow.candidates``).
     curvature : str
         How the Hessian is treated, a name from ``noshadow.curvature.CURVATURES``; "auto": the first that fits into
         memory.
@@ -61,8 +67,8 @@ def score(
     Returns
     -------
     pandas.DataFrame
-        n rows in the order of the layer; in every column, bigger means more exposed. Losses are in nats, or in squared
-        units of the target for squared error.
+        n rows in the order of the layer, or of the candidates; in every column, bigger means more exposed. Losses are
+        in nats, or in squared units of the target for squared error.
 
     Raises
     ------
@@ -89,6 +95,11 @@ def score(
     2     0.275          0.038
     3     0.976          0.810
     """
+    if candidates is not None:
+        refuse_what_members_have(trace, full_step)
+        frame = score_candidates(layer, candidates, scores, curvature=curvature, memory=memory, progress=progress)
+        _require_finite(frame)
+        return frame
     frame, diagnostics = score_with_diagnostics(
         layer, scores, trace, curvature=curvature, full_step=full_step, memory=memory, progress=progress
     )

@@ -82,6 +82,13 @@ class Curvature(Protocol):
         """All records in order, a manageable number at a time."""
         ...
 
+    def leverages(self, records: Records) -> Leverages:
+        """Other records, which need not be the layer's, seen through its H: A is theirs, H does not contain them.
+
+        Weights may be negative: to remove a record of weight −w is to add one of weight w.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class Size:

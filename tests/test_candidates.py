@@ -135,7 +135,7 @@ def test_the_added_record_is_where_its_own_loss_pulls_as_hard_as_the_rest(head):
     """d = −A g'(z + d) with A from a dense autograd-free double loop, absurd labels included; and back again."""
     rng = np.random.default_rng(4)
     n, p, m, k = 40, 3, 3, 20
-    x, design = rng.normal(size=(n + k, p)), None
+    x = rng.normal(size=(n + k, p))
     design = with_constant(x)
     theta = rng.normal(size=(p + 1, m))
     theta[:, 0] *= 6  # confident outputs: many labels are absurd

@@ -24,6 +24,7 @@ SURFACE = {
     "noshadow.layer": (TENSORS, "LastLayer"),
     "noshadow.trace": (TENSORS | {"safetensors"}, "Trace"),
     "noshadow.scoring": (TABLES, "score"),
+    "noshadow.canary": (TABLES, "Canaries canaries"),
     "noshadow.audit": (TABLES | {"rich"}, "Audit audit"),
     "noshadow.attacks": (
         TENSORS | {"scipy"},
@@ -53,7 +54,10 @@ SURFACE = {
 }
 # names that a package hands on only when they are asked for
 LAZY = {
-    "noshadow": ["Audit", "LastLayer", "Trace", "attacks", "audit", "evaluate", "network", "score", "shadow", "theory"],
+    "noshadow": [
+        *("Audit", "Canaries", "LastLayer", "Trace", "attacks", "audit", "canaries", "evaluate", "network", "score"),
+        *("shadow", "theory"),
+    ],
     "noshadow.shadow": ["Recipe", "Recording", "TorchTrainer"],
 }
 

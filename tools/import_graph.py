@@ -30,7 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("network", "shadow", "trace"),
     ("scores",),
     ("candidates",),
-    ("scoring",),
+    ("canary", "scoring"),
     ("audit", "bench"),
     ("commands",),
     ("cli",),

@@ -13,12 +13,14 @@ from noshadow.errors import InputError, NoshadowWarning
 if TYPE_CHECKING:
     from noshadow import attacks, evaluate, network, shadow, theory
     from noshadow.audit import Audit, audit
+    from noshadow.canary import Canaries, canaries
     from noshadow.layer import LastLayer
     from noshadow.scoring import score
     from noshadow.trace import Trace
 
 __all__ = [
     "Audit",
+    "Canaries",
     "InputError",
     "LastLayer",
     "NoshadowWarning",
@@ -26,6 +28,7 @@ __all__ = [
     "__version__",
     "attacks",
     "audit",
+    "canaries",
     "evaluate",
     "network",
     "score",
@@ -34,7 +37,15 @@ __all__ = [
 ]
 
 _PARTS = ("attacks", "evaluate", "network", "shadow", "theory")
-_HOMES = {"Audit": "audit", "audit": "audit", "LastLayer": "layer", "Trace": "trace", "score": "scoring"}
+_HOMES = {
+    "Audit": "audit",
+    "Canaries": "canary",
+    "LastLayer": "layer",
+    "Trace": "trace",
+    "audit": "audit",
+    "canaries": "canary",
+    "score": "scoring",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -31,25 +31,39 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import pandas as pd
 import torch
 from torch import Tensor
 
-from noshadow.curvature import DEFAULT_MEMORY, Curvature, Leverages, Removal, build_curvature
+from noshadow.curvature import DEFAULT_MEMORY, Leverages, Removal, build_curvature
 from noshadow.errors import InputError
 from noshadow.layer import LastLayer
 from noshadow.progress import Progress, progress_bar
 from noshadow.records import Records
 from noshadow.scores import SCORES, Known, applicable, resolve
 
-__all__ = ["Added", "added", "candidate_chunks", "refuse_what_members_have", "require_alike", "score_candidates"]
+__all__ = [
+    "Added",
+    "Sees",
+    "added",
+    "candidate_chunks",
+    "refuse_what_members_have",
+    "require_alike",
+    "score_candidates",
+]
 
 _STEPS = 50  # of Newton's method; a handful is the rule
 _HALVINGS = 30
 _CONVERGED = 1e-12  # of the outputs, beside their size
 _CHUNK_NUMBERS = 2**22  # numbers in the largest array of a chunk
+
+
+class Sees(Protocol):
+    """Anything that knows the blocks A of records: a curvature, or blocks at hand."""
+
+    def leverages(self, records: Records) -> Leverages: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +109,7 @@ class Added:
         return total
 
 
-def added(hessian: Curvature, records: Records) -> Added:
+def added(hessian: Sees, records: Records) -> Added:
     """Candidates as the members that they would become, each on its own.
 
     Newton's method for d + Ag'(z + d) = 0, in d = Aq. With v = q + g' a step is t = A(I + W'A)⁻¹v: d falls by t and q
@@ -131,7 +145,7 @@ def _moved(records: Records, shift: Tensor) -> Records:
     return replace(records, outputs=records.outputs + records.head.expand(shift))
 
 
-def _at(hessian: Curvature, records: Records, shift: Tensor) -> tuple[Records, Leverages]:
+def _at(hessian: Sees, records: Records, shift: Tensor) -> tuple[Records, Leverages]:
     """The records with outputs z + d, and A seen with the weights of records that are added."""
     moved = _moved(records, shift)
     weights = torch.ones_like(moved.outputs[:, :1]) if moved.weights is None else moved.weights

@@ -25,16 +25,18 @@ SURFACE = {
     "noshadow.trace": (TENSORS | {"safetensors"}, "Trace"),
     "noshadow.predict": (TENSORS | {"scipy"}, "spread"),
     "noshadow.scoring": (TABLES, "score"),
+    "noshadow.canary": (TABLES, "Canaries canaries"),
     "noshadow.audit": (TABLES | {"rich"}, "Audit audit"),
     "noshadow.attacks": (
         TENSORS | {"scipy"},
-        "AttackResult RocCurve auc epsilon_lower_bound lira lira_variance rmia roc shokri signal threshold tpr_at_fpr",
+        "AttackResult Posterior RocCurve auc epsilon_lower_bound lira lira_variance rmia roc shokri signal threshold "
+        "tpr_at_fpr with_prior",
     ),
     "noshadow.evaluate": (
         ARRAYS | {"scipy"},
-        "Comparison Measured Metric Prediction Summary ceiling halves ndcg oracle oracle_ceiling ordering "
-        "over_predictions over_targets paired_bootstrap precision_at_k recall spearman best_scores deviations_apart "
-        "is_ahead noiseless_correlation share_size Reliability reliability",
+        "Budget budget Comparison Measured Metric Prediction Summary ceiling halves ndcg oracle oracle_ceiling "
+        "ordering over_predictions over_targets paired_bootstrap precision_at_k recall spearman best_scores "
+        "deviations_apart is_ahead noiseless_correlation share_size Reliability reliability",
     ),
     "noshadow.theory": (
         ARRAYS | {"scipy"},
@@ -54,17 +56,8 @@ SURFACE = {
 # names that a package hands on only when they are asked for
 LAZY = {
     "noshadow": [
-        "Audit",
-        "LastLayer",
-        "Trace",
-        "attacks",
-        "audit",
-        "evaluate",
-        "network",
-        "score",
-        "shadow",
-        "spread",
-        "theory",
+        *("Audit", "Canaries", "LastLayer", "Trace", "attacks", "audit", "canaries", "evaluate", "network", "score"),
+        *("shadow", "spread", "theory"),
     ],
     "noshadow.shadow": ["Recipe", "Recording", "TorchTrainer"],
 }

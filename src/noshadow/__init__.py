@@ -13,6 +13,7 @@ from noshadow.errors import InputError, NoshadowWarning
 if TYPE_CHECKING:
     from noshadow import attacks, evaluate, network, shadow, theory
     from noshadow.audit import Audit, audit
+    from noshadow.canary import Canaries, canaries
     from noshadow.layer import LastLayer
     from noshadow.predict import spread
     from noshadow.scoring import score
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Audit",
+    "Canaries",
     "InputError",
     "LastLayer",
     "NoshadowWarning",
@@ -27,6 +29,7 @@ __all__ = [
     "__version__",
     "attacks",
     "audit",
+    "canaries",
     "evaluate",
     "network",
     "score",
@@ -38,9 +41,11 @@ __all__ = [
 _PARTS = ("attacks", "evaluate", "network", "shadow", "theory")
 _HOMES = {
     "Audit": "audit",
-    "audit": "audit",
+    "Canaries": "canary",
     "LastLayer": "layer",
     "Trace": "trace",
+    "audit": "audit",
+    "canaries": "canary",
     "score": "scoring",
     "spread": "predict",
 }

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from noshadow.accuracy import check
+from noshadow.candidates import refuse_what_members_have, score_candidates
 from noshadow.curvature import Choice, Curvature, Size, build_chosen, choose, exact_solver
 from noshadow.diagnostics import Accuracy, Diagnostics, concerns
 from noshadow.errors import InputError, NoshadowWarning, name_rows
@@ -43,6 +44,7 @@ def score(
     scores: Sequence[str] | None = None,
     trace: Any = None,
     *,
+    candidates: LastLayer | None = None,
     curvature: str = "auto",
     refine: float | None = None,
     spread: tuple[float, float] | None = None,
@@ -65,6 +67,10 @@ def score(
         What training remembers of the same records, in the same order: a ``Trace``, or their losses after each epoch;
         adds ``mean_trace`` and ``trace_iqr``. With the mean outputs that a ``Trace`` holds, ``signal_shift`` and
         ``exposure`` are those of the run.
+    candidates : LastLayer, optional
+        Records that the model was not trained on, with its features and outputs for them: they are scored in place of
+        the layer's own, as the members that they would be if each were added to the training set
+        (``noshadow.candidates``).
     curvature : str
         How the Hessian is treated: "dense", exact; "blocks", one block per class and their mean coupling; "kronecker",
         a Kronecker product with exact eigenvalues; "iterative", exact and slow, systems per record; "auto": exact while
@@ -92,8 +98,8 @@ def score(
     Returns
     -------
     pandas.DataFrame
-        n rows in the order of the layer; in every column, bigger means more exposed. Losses are in nats, or in squared
-        units of the target for squared error.
+        n rows in the order of the layer, or of the candidates; in every column, bigger means more exposed. Losses are
+        in nats, or in squared units of the target for squared error.
 
     Raises
     ------
@@ -120,6 +126,11 @@ def score(
     2     0.275          0.038
     3     0.976          0.810
     """
+    if candidates is not None:
+        refuse_what_members_have(trace, full_step)
+        frame = score_candidates(layer, candidates, scores, curvature=curvature, memory=memory, progress=progress)
+        _require_finite({str(name): column.to_numpy() for name, column in frame.items()})
+        return frame
     frame, diagnostics = score_with_diagnostics(
         layer,
         scores,

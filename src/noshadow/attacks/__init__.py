@@ -3,6 +3,7 @@
 from noshadow.attacks.epsilon import epsilon_lower_bound
 from noshadow.attacks.lira import lira, lira_variance
 from noshadow.attacks.metrics import RocCurve, auc, roc, tpr_at_fpr
+from noshadow.attacks.prior import Posterior, with_prior
 from noshadow.attacks.result import AttackResult
 from noshadow.attacks.rmia import rmia
 from noshadow.attacks.shokri import shokri
@@ -11,6 +12,7 @@ from noshadow.attacks.threshold import threshold
 
 __all__ = [
     "AttackResult",
+    "Posterior",
     "RocCurve",
     "auc",
     "epsilon_lower_bound",
@@ -22,4 +24,5 @@ __all__ = [
     "signal",
     "threshold",
     "tpr_at_fpr",
+    "with_prior",
 ]

@@ -68,8 +68,8 @@ def require_finite(values: Tensor, name: str) -> None:
     )
 
 
-def as_membership(membership: Any, n_models: int, n_records: int) -> Tensor:
-    """The 0/1 matrix (K, N) as booleans, K ≥ 4."""
+def as_membership(membership: Any, n_models: int, n_records: int, fewest: int = MIN_MODELS) -> Tensor:
+    """The 0/1 matrix (K, N) as booleans, of ``fewest`` models or more."""
     raw = as_tensor(membership, "membership")
     if tuple(raw.shape) != (n_models, n_records):
         raise InputError(
@@ -77,8 +77,8 @@ def as_membership(membership: Any, n_models: int, n_records: int) -> Tensor:
         )
     if raw.dtype != torch.bool and not bool(((raw == 0) | (raw == 1)).all()):
         raise InputError("membership: expected booleans or 0 and 1")
-    if n_models < MIN_MODELS:
-        raise InputError(f"membership: {n_models} models; an attack needs at least {MIN_MODELS}, better 64 or more")
+    if n_models < fewest:
+        raise InputError(f"membership: {n_models} models; an attack needs at least {fewest}, better 64 or more")
     return raw.to(torch.bool, copy=True)  # the result keeps it, whatever becomes of the caller's array
 
 

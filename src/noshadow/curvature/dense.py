@@ -31,6 +31,7 @@ from noshadow.curvature.protocol import Advance, Removal, Size
 from noshadow.curvature.removal import remove_coupled, remove_uncoupled
 from noshadow.curvature.stationary import Fit, Stationarity
 from noshadow.curvature.whiten import Whitening, whiten
+from noshadow.errors import InputError, name_rows
 from noshadow.heads import make_head
 from noshadow.layer import LastLayer
 from noshadow.memory import GIB
@@ -41,6 +42,7 @@ __all__ = ["DenseCurvature", "DenseLeverages", "dense_curvature", "dense_memory"
 
 _CHUNK_BYTES = 48 * 2**20  # largest array of a chunk: enough records per GEMM for its full speed
 _BLOCK_BYTES = 24 * 2**20  # largest array of unpacked blocks: it fits the cache and the allocator reuses its memory
+_OUTSIDE = 1e-6  # a record further off the training records' directions than this share of its length is outside
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +125,47 @@ class DenseCurvature:
                 block = packed[part]
                 block = block.clamp(min=0.0) if self.width == 1 else unpack(block, self.width)
                 yield DenseLeverages(records.part(part), block, leftover[part])
+
+    def leverages(self, records: Records) -> DenseLeverages:
+        """Other records, seen through this Hessian; those that it says nothing of are refused by row."""
+        x = records.design @ self._whitening.transform
+        packed, leftover = torch.cat([form(x) for form in self._forms], dim=1), x @ self.stationarity.newton
+        unseen = self._unseen(records).unsqueeze(1)
+        if self.width == 1:
+            return DenseLeverages(records, packed.clamp(min=0.0) + unseen, leftover)
+        block = unpack(packed, self.width)
+        block.diagonal(dim1=1, dim2=2).add_(unseen)
+        return DenseLeverages(records, block, leftover)
+
+    def _unseen(self, records: Records) -> Tensor:
+        """What A has, (c,), from directions that no training record points in.
+
+        Coordinates of them are left out of T. In units of each column's length they are the orthogonal complement U
+        of T's, where H is UᵀDU ⊗ I, the penalty alone: the term is x̃ᵀU(UᵀDU)⁻¹Uᵀx̃, and without a penalty infinite.
+        """
+        transform, penalty = self._whitening.transform, self.layer.penalty()
+        columns, rank = transform.shape
+        none = records.design.new_zeros(len(records))
+        if rank == columns:
+            return none
+        length = torch.hypot(self._whitening.norms, penalty.sqrt())
+        unit = torch.where(length > 0, length, 1.0)
+        basis = torch.linalg.qr(transform * unit.unsqueeze(1), mode="complete").Q[:, rank:]
+        scaled = records.design / unit
+        off = scaled @ basis
+        outside = torch.linalg.vector_norm(off, dim=1) > _OUTSIDE * torch.linalg.vector_norm(scaled, dim=1)
+        if not bool(outside.any()):
+            return none
+        inner = basis.T @ ((penalty / unit.square()).unsqueeze(1) * basis)
+        factor, failed = torch.linalg.cholesky_ex(inner)
+        if int(failed):
+            rows = (outside.nonzero().flatten() + records.rows.start).tolist()
+            raise InputError(
+                f"candidates: features in {name_rows(rows)} (counted from 0) point where those of no training record "
+                "do, and there is no ridge: the model would fit them whatever their targets; leave those records out"
+            )
+        term: Tensor = torch.linalg.solve_triangular(factor, off.T, upper=False).square().sum(0)
+        return torch.where(outside, term, 0.0)
 
     def solve(self, gradient: Tensor) -> Tensor:
         """H⁻¹ (H⁺ where H is singular) applied to a gradient Σ x̃ᵢvᵢᵀ with respect to Θ, (n_columns, m) → same."""

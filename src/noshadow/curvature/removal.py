@@ -21,10 +21,14 @@ def remove_uncoupled(own_fit: Tensor, start: Tensor) -> Removal:
 
 
 def remove_coupled(a: Tensor, w: Tensor, start: Tensor) -> Removal:
-    """(I − AW)⁻¹ start for r × r blocks; near h = 1 through the eigenvalues of W^½AW^½, kept away from 1."""
+    """(I − AW)⁻¹ start for r × r blocks; near h = 1 through the eigenvalues of W^½AW^½, kept away from 1.
+
+    A record that is added has −W: I + A|W| is nowhere near singular.
+    """
     product = torch.bmm(a, w)
     # the eigenvalues of AW lie in [0, 1], and their squares add up to tr(AWAW) ≤ ‖AW‖²
-    close = (torch.linalg.vector_norm(product, dim=(1, 2)) >= _SAFE_LEVERAGE).nonzero().flatten()
+    removed = w.diagonal(dim1=1, dim2=2).sum(1) > 0
+    close = (removed & (torch.linalg.vector_norm(product, dim=(1, 2)) >= _SAFE_LEVERAGE)).nonzero().flatten()
     if len(close):
         suspect = product[close]
         squares = (suspect * suspect.transpose(1, 2)).sum((1, 2))

@@ -4,9 +4,11 @@ A ``score`` ranks records by predicted risk, ``truth`` is what an attack measure
 Rankings are over the members of a target model: pass arrays of its members, or use ``over_targets``.
 
 ``ceiling`` and ``oracle_ceiling`` say what the attack itself, run again, and a perfect score would reach;
-``best_scores``, ``is_ahead`` and ``paired_bootstrap`` whether scores differ.
+``best_scores``, ``is_ahead`` and ``paired_bootstrap`` whether scores differ; ``budget`` what each number of trained
+models finds, with a prediction and without.
 """
 
+from noshadow.evaluate.budget import Budget, budget
 from noshadow.evaluate.ceilings import (
     Measured,
     Prediction,
@@ -22,6 +24,7 @@ from noshadow.evaluate.reliability import Reliability, reliability
 from noshadow.evaluate.targets import Comparison, Metric, Summary, over_targets, paired_bootstrap
 
 __all__ = [
+    "Budget",
     "Comparison",
     "Measured",
     "Metric",
@@ -29,6 +32,7 @@ __all__ = [
     "Reliability",
     "Summary",
     "best_scores",
+    "budget",
     "ceiling",
     "deviations_apart",
     "halves",

@@ -33,6 +33,7 @@ __all__ = [
     "oracle",
     "oracle_ceiling",
     "over_predictions",
+    "quietly",
 ]
 
 Floats = npt.NDArray[np.float64]
@@ -302,7 +303,7 @@ def over_predictions(
 
 def _ranked(attack: Callable[..., Measured], *arguments: Any) -> Floats:
     """The records as an attack orders them; that it leaves some undecided is part of what is measured."""
-    with _quietly():
+    with quietly():
         found = attack(*arguments)
     return ordering(found.success_rate, found.tiebreak)
 
@@ -311,7 +312,7 @@ def _require_same_attack(attack: Callable[[Models], Measured], n_models: int) ->
     """Where the number of models chooses how they are attacked, it must not choose anew for the halves."""
     if n_models < 8:
         return
-    with _quietly():
+    with quietly():
         names = [getattr(attack(np.arange(n)), "attack", None) for n in (n_models, n_models // 2)]
     if names[0] != names[1]:
         raise InputError(
@@ -321,7 +322,7 @@ def _require_same_attack(attack: Callable[[Models], Measured], n_models: int) ->
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
+def quietly() -> Iterator[None]:
     """An attack as a part of other work: no warnings, and no bar of its own."""
     with warnings.catch_warnings(), progress_bar("", None, False):
         warnings.simplefilter("ignore", NoshadowWarning)

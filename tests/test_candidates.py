@@ -191,9 +191,9 @@ def test_directions_that_no_training_record_has():
     inside = score(layer(train, train, 0.0), candidates=layer(train, others[2:], 0.0))
     for j, i in enumerate(others):
         rows = np.append(train, i)
-        wanted = score(layer(rows, rows, 0.5)).iloc[-1]
+        wanted = score(layer(rows, rows, 0.5), list(got)).iloc[-1]
         np.testing.assert_allclose(got.iloc[j], wanted, rtol=1e-8)
-    np.testing.assert_allclose(inside.iloc[0], score(layer(rows, rows, 0.0)).iloc[-1], rtol=1e-8)
+    np.testing.assert_allclose(inside.iloc[0], score(layer(rows, rows, 0.0), list(inside)).iloc[-1], rtol=1e-8)
 
 
 def test_chunks_do_not_matter(monkeypatch):

@@ -63,7 +63,7 @@ _CHUNK_NUMBERS = 2**22  # numbers in the largest array of a chunk
 
 @runtime_checkable
 class Sees(Protocol):
-    """Anything that knows the blocks A of records that need not be the layer's: an exact curvature, or blocks at hand."""
+    """Anything that knows the blocks A of records, the layer's or not: an exact curvature, or blocks at hand."""
 
     def leverages(self, records: Records) -> Leverages:
         """A is theirs, H does not contain them. Weights may be negative: to remove a record of weight −w is to add one

@@ -189,4 +189,5 @@ def test_the_example_gets_a_higher_bound():
     found = example.compare(n_canaries=50, n_models=16)
     bounds = {name: result.epsilon_lower_bound(confidence=0.95) for name, result in found.items()}
     assert bounds["chosen"] > bounds["random mislabelled"] > bounds["random"]
-    assert found["chosen"].success_rate.mean() > found["random mislabelled"].success_rate.mean() + 0.02
+    rates = {name: result.success_rate.mean() for name, result in found.items()}
+    assert rates["chosen"] > max(rates["random mislabelled"], rates["most exposed"]) + 0.02

@@ -150,7 +150,7 @@ def with_prior(
     >>> found = attacks.with_prior(signal, membership, predicted)
     >>> both = membership.any(0) & ~membership.all(0)
     >>> errors = [np.std((guess - shift)[both]) for guess in (found.shift, found.measured, found.prior)]
-    >>> errors[0] < min(errors[1:])
+    >>> bool(errors[0] < min(errors[1:]))
     True
     """
     require_choice("members", members, ("higher", "lower"), "the way that a predicted shift points")

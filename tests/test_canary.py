@@ -174,6 +174,16 @@ def test_what_cannot_be_done_is_refused(arguments, message):
         canaries(layer, **({"k": 3, "candidates": others} | arguments))
 
 
+def test_what_it_keeps_stays_within_memory():
+    rng = np.random.default_rng(7)
+    x, y = rng.normal(size=(400, 2)), rng.integers(0, 40, 400)
+    layer = LastLayer(x, rng.normal(size=(400, 40)), y, ridge=1.0)
+    with pytest.raises(InputError, match="memory: 390 canaries keep blocks of 39 × 39 numbers"):
+        canaries(layer, 390, memory=0.5)
+    small = canaries(layer, 2, memory=0.05)  # fewer than 400 fit
+    np.testing.assert_array_equal(small.rows, canaries(layer, 2).rows)
+
+
 def test_heads_without_labels_or_with_several():
     x = np.random.default_rng(3).normal(size=(20, 2))
     with pytest.raises(InputError, match="labels: 'least_likely' needs classes"):

@@ -1,10 +1,11 @@
 """Canaries for an audit: chosen from one trained model, against random ones.
 
 An audit inserts canaries, each with probability ½, trains, attacks, and turns the attack's success into a lower bound
-on ε. Here on a softmax classifier of digits, three ways of choosing 60 canaries from the same held-out records:
+on ε. Here on a softmax classifier of digits, four ways of choosing 60 canaries from the same held-out records:
 
     random             records as they are, with their own labels
     random mislabelled the same records with the label that the model finds least likely
+    most exposed       mislabelled, those with the largest predicted shift, each on its own: many are alike
     chosen             noshadow.canaries: mislabelled, exposed and diverse, from one model trained without canaries
 
 Each is audited by LiRA over 48 models, which also hold a random half of the training records each. Run it with
@@ -65,10 +66,14 @@ def compare(n_canaries: int = 60, n_models: int = 48, seed: int = 0) -> dict[str
 
     some = np.random.default_rng([seed, 1]).choice(len(held_out[0]), n_canaries, replace=False)
     unlikely = model.decision_function(held_out[0]).argmin(1)
-    chosen = noshadow.canaries(layer, n_canaries, candidates=candidates, seed=seed)
+    exposed, chosen = (
+        noshadow.canaries(layer, n_canaries, candidates=candidates, diverse=diverse, seed=seed)
+        for diverse in (False, True)
+    )
     kinds = {
         "random": (held_out[0][some], held_out[1][some]),
         "random mislabelled": (held_out[0][some], unlikely[some]),
+        "most exposed": (held_out[0][exposed.rows], exposed.targets),
         "chosen": (held_out[0][chosen.rows], chosen.targets),
     }
     return {name: audit(base, canaries, n_models, seed) for name, canaries in kinds.items()}

@@ -31,13 +31,15 @@ from noshadow.curvature import Size, choose
 from noshadow.curvature.dense import DenseCurvature, DenseLeverages, dense_curvature
 from noshadow.errors import InputError, NoshadowWarning
 from noshadow.layer import LastLayer
-from noshadow.memory import working_memory
+from noshadow.memory import GIB, working_memory
 from noshadow.records import Records
 
 __all__ = ["POOL", "Canaries", "canaries"]
 
 POOL = 1000
 """Candidates that the greedy choice is made from, the most exposed; ten times as many as canaries if that is more."""
+
+_BLOCKS = 12  # beside those that are kept: what a step of the choice works with
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,13 +134,24 @@ def canaries(
     order = np.random.default_rng(seed).permutation(source.n)
     rows = order[np.argsort(-shifts.cpu().numpy()[order], kind="stable")]
     if diverse:
-        rows = rows[: max(POOL, 10 * k)]
+        rows = rows[: _pool_size(k, hessian.width, working_memory(memory))]
         pool = _with_targets(source, targets, rows, own=candidates is not None).records(slice(None))
         places, shifts = _greedy(hessian, pool, k)
         rows = rows[places]
     else:
         rows, shifts = rows[:k], shifts[rows[:k]]
     return Canaries(rows, targets[rows].cpu().numpy(), shifts.cpu().numpy())
+
+
+def _pool_size(k: int, width: int, memory: float) -> int:
+    """How many candidates the choice is made from: each keeps a block for every canary taken."""
+    affordable = int(memory * GIB // (8 * width**2 * (k + _BLOCKS)))
+    if affordable < k:
+        raise InputError(
+            f"memory: {k} canaries keep blocks of {width} × {width} numbers for each other, more than {memory:g} GiB; "
+            "pass a larger memory=, a smaller k, or diverse=False"
+        )
+    return min(affordable, max(POOL, 10 * k))
 
 
 def _greedy(hessian: DenseCurvature, records: Records, k: int) -> tuple[npt.NDArray[np.intp], Tensor]:

@@ -8,6 +8,7 @@ from scipy import integrate, stats
 
 from noshadow import InputError, attacks
 from noshadow.attacks.gaussians import best_accuracy, expected_accuracy
+from noshadow.attacks.prior import _fit_prior, _Prior, _update
 
 
 def study(n_models, n=4000, gamma=0.6, c=1.5, relative=0.4, floor=0.2, seed=0, spread_freedom=None):
@@ -58,6 +59,43 @@ def test_intervals_hold_what_they_promise(n_models, spread_freedom):
         if side or len(off) > 5000:
             for level in (0.5, 0.8, 0.95):
                 assert np.mean(off < stats.norm.ppf(0.5 + level / 2)) == pytest.approx(level, abs=tolerance)
+
+
+def test_the_posterior_is_the_integral():
+    """Mean and variance of s on a grid: normal prior times a mixture of normal likelihoods."""
+    rng = np.random.default_rng(0)
+    noises = rng.exponential(size=(7, 5)) + 0.05
+    prior = _Prior(rng.normal(size=5), rng.exponential(size=5) + 0.1, 1.0)
+    d = np.array([-3.0, 0.0, 0.5, 2.0, 9.0])
+    weight, variance = _update(prior, d, noises)
+    s = np.linspace(-30, 40, 70_001)[:, None]
+    density = stats.norm.pdf(s, prior.mean, np.sqrt(prior.variance))
+    density = density * sum(stats.norm.pdf(d, s, np.sqrt(v)) for v in noises)
+    density /= density.sum(0)
+    mean = (s * density).sum(0)
+    np.testing.assert_allclose(prior.mean + weight * (d - prior.mean), mean, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(variance, ((s - mean) ** 2 * density).sum(0), rtol=1e-8)
+
+
+def test_the_constants_are_a_maximum_of_the_likelihood():
+    """To scale f with τ held, to scale τ, to turn f about its middle: all are in the family, none is likelier."""
+    rng = np.random.default_rng(1)
+    logs, noises = rng.normal(size=3000), rng.exponential(size=(5, 3000)) + 0.1
+    f = np.exp(0.8 * logs)
+    d = f + np.hypot(0.1, 0.5 * f) * rng.normal(size=3000) + np.sqrt(noises[0]) * rng.normal(size=3000)
+    both = np.ones(3000, dtype=bool)
+
+    def likelihood(mean, variance):
+        return np.log(sum(stats.norm.pdf(d, mean, np.sqrt(variance + v)) for v in noises)).mean()
+
+    found = _fit_prior(logs, d, noises, both)
+    best = likelihood(found.mean, found.variance)
+    for by in (-0.02, 0.02):
+        assert likelihood(found.mean * (1 + by), found.variance) < best
+        assert likelihood(found.mean, found.variance * (1 + 2 * by)) < best
+        turned = np.exp(by * logs)
+        relative = found.variance - found.variance.min()
+        assert likelihood(found.mean * turned, found.variance.min() + relative * turned**2) < best + 1e-5
 
 
 def test_constants_are_found_again():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -243,7 +244,7 @@ def test_a_perfect_score_is_shown_where_it_was_measured(energy):
         assert "perfect score" in empty
         assert "98.8" not in empty
         assert "98.8" in full
-    assert "| – | 12 ms |" in overview.readme_table([without])
+    assert re.search(r"\| – \| \d+ ms \|", overview.readme_table([without]))
     assert {pair.perfect for pair in pairs(without)} == {None}
     assert pairs(measured)[0].perfect == pytest.approx(98.765)
     above = reasons(energy, [estimates((1.0, 0.1), (60.0, 0.1), perfect=55.0)])

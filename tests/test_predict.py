@@ -213,8 +213,10 @@ def test_spread_is_the_root_mean_square_over_two():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"spread": (0.0, 1.0)}, "spread: expected two positive numbers"),
-        ({"spread": 1.0}, "spread: expected two numbers"),
+        ({"spread": (0.0, 1.0), "gap": 1.0}, "spread: expected two positive numbers"),
+        ({"spread": (1.0, 1.0)}, "spread: how far records move is scaled by gap= or held_out="),
+        ({"held_out": (np.zeros((5, 3)), np.zeros(5, int))}, "held_out: 5 records say too little; pass 20 or more"),
+        ({"spread": 1.0, "gap": 1.0}, "spread: expected two numbers"),
         ({"gap": 1.0}, "gap: it scales the predicted rates"),
         ({"spread": (1.0, 1.0), "gap": float("nan")}, "gap: expected a number"),
         ({"held_out": [1, 2, 3]}, r"held_out: expected \(outputs, targets\)"),
@@ -309,3 +311,74 @@ def test_layers_are_compared_as_models_are(networks):
     shuffled = LastLayer(hidden.flip(0), rerun(x.flip(0)).detach(), y.flip(0))
     with pytest.raises(InputError, match="rerun: its records are not those of the model in the same order"):
         noshadow.audit(layer, rerun=shuffled)
+
+
+def test_weights_of_all_alike_change_nothing():
+    """The same model, its objective times a number: the same rates."""
+    generator = np.random.default_rng(8)
+    x = generator.normal(size=(150, 4))
+    y = (x[:, 0] + generator.normal(size=150) > 0).astype(int)
+    found = []
+    for weight in (1.0, 20.0, 0.05):
+        how = {"C": 1 / weight, "tol": 1e-12, "max_iter": 10_000}
+        weights = np.full(150, weight)
+        model = LogisticRegression(**how).fit(x, y, sample_weight=weights)
+        found.append(noshadow.audit(model, (x, y), sample_weight=weights).table["attack_accuracy"])
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-4)
+    np.testing.assert_allclose(found[2], found[0], rtol=1e-4)
+
+
+def test_held_out_records_that_are_members_are_refused(networks):
+    model, rerun, _, members, others = networks
+    with pytest.raises(InputError, match="held_out: 200 of its 200 records are training records, first row 0"):
+        noshadow.audit(model, members, optimizer="adam", rerun=rerun, held_out=members)
+    with pytest.raises(InputError, match="rerun: unlike the model, it fits the training records no better"):
+        noshadow.audit(others_model(others), others, optimizer="adam", rerun=model, held_out=members)
+
+
+def others_model(data):
+    """A network that knows its records by heart."""
+    torch.manual_seed(5)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 64), torch.nn.ReLU(), torch.nn.Linear(64, 2))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    for _ in range(300):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(data[0]), data[1]).backward()
+        optimizer.step()
+    return model
+
+
+def test_features_that_were_trained_are_noticed_by_held_out_records(networks):
+    """A last layer at its optimum on features that know the members: not the law of fixed features."""
+    generator = np.random.default_rng(9)
+    x, y = generator.normal(size=(300, 40)), generator.integers(0, 2, 300)
+    hidden = x.copy()
+    hidden[:150, 0] += 2.0 * (2 * y[:150] - 1)  # as if the features had been trained on the first half
+    model = LogisticRegression(C=1.0, tol=1e-10, max_iter=10_000).fit(hidden[:150], y[:150])
+    layer = LastLayer(
+        hidden[:150], model.decision_function(hidden[:150]), y[:150], "logistic", 1.0, penalize_bias=False
+    )
+    held = (model.decision_function(hidden[150:]), y[150:])
+    alone = score(layer)["attack_accuracy"]
+    assert float(score(layer, held_out=held)["attack_accuracy"].mean()) > float(alone.mean()) + 0.05
+
+
+def test_exposure_where_the_mean_error_is_nothing():
+    """Predictions one above and one below in turn: their mean is right, none of them was."""
+    generator = np.random.default_rng(10)
+    x, y = generator.normal(size=(40, 3)), generator.integers(0, 9, 40).astype(float)
+    runs = np.stack([y + 1.0, y - 1.0])[:, :, None]
+    found = score(LastLayer(x, y, y, head="squared"), ["exposure", "leverage"], Trace.from_outputs(runs))
+    h = found["leverage"]
+    np.testing.assert_allclose(found["exposure"], 2 * h / (1 - h), rtol=1e-6)
+
+
+def test_several_outputs_have_no_rates():
+    generator = np.random.default_rng(11)
+    x, y = generator.normal(size=(50, 3)), generator.normal(size=(50, 2))
+    layer = LastLayer(
+        x, np.column_stack([x, np.ones(50)]) @ np.linalg.lstsq(np.column_stack([x, np.ones(50)]), y)[0], y, "squared"
+    )
+    assert "attack_accuracy" not in score(layer)
+    with pytest.raises(InputError, match="spread: rates are predicted for one output, this layer has 2"):
+        score(layer, spread=(1.0, 1.0))

@@ -26,7 +26,7 @@ __all__ = ["Floats", "check", "records_to_check"]
 
 Floats = NDArray[np.float64]
 
-_RANKED = ("leave_one_out", "newton", "influence")
+_RANKED = ("exposure", "leave_one_out", "newton", "influence", "signal_shift")
 """Scores that one system per record gives, the one to rank by first."""
 _CHECKED = (*_RANKED, "leverage")
 """With the one that takes a system per output: it is compared where no other was asked for, on fewer records."""

@@ -262,7 +262,7 @@ def audit(
 
     def read(other: Any, records: Any) -> LastLayer:
         with _gathered():  # what there is to know of the model was said
-            return extract(other, records, Objective(found.layer.head), **choices).layer
+            return extract(other, records, Objective(found.layer.head), **(choices | {"fits": lambda _: None})).layer
 
     spreads, others = compare_runs(model, data, found.layer, rerun, held_out, read)
     frame, diagnostics = score_with_diagnostics(
@@ -288,7 +288,7 @@ def audit(
     ranking = next((name for name in _PREFERENCE if name in frame), str(frame.columns[0]))
     metadata = _metadata(found, diagnostics, ranking, full_step)
     metadata |= {"trace": _remembered(trace), "calibration": _calibration(diagnostics)}
-    metadata["advice"] = _advice(metadata, found.layer)
+    metadata["advice"] = _advice(metadata, found.layer, not isinstance(model, (LastLayer, torch.nn.Module)))
     return Audit(table, metadata, notes)
 
 
@@ -340,7 +340,7 @@ def _calibration(diagnostics: Diagnostics) -> dict[str, Any] | None:
     return None if diagnostics.calibration is None else asdict(diagnostics.calibration)
 
 
-def _advice(facts: dict[str, Any], layer: LastLayer) -> list[str]:
+def _advice(facts: dict[str, Any], layer: LastLayer, untrained: bool) -> list[str]:
     """What would make the answer sharper, and how to get it."""
     hints = []
     linear = facts["linearity"] is not None and facts.get("stationarity") is not None and facts["stationarity"] < 0.1
@@ -354,6 +354,11 @@ def _advice(facts: dict[str, Any], layer: LastLayer) -> list[str]:
         hints.append(
             "for a predicted success rate per record pass held_out=, records that the model was not trained on, and "
             "rerun=, a second model trained with another seed"
+        )
+    elif facts["calibration"] is not None and facts["calibration"]["source"] == "converged" and not untrained:
+        hints.append(
+            "the predicted rates are those of a last layer on features that were not trained on these records; if they "
+            "were, pass held_out= and rerun="
         )
     elif facts["calibration"] is not None and facts["calibration"]["source"] == "gap":
         hints.append(

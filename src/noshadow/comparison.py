@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from noshadow.errors import InputError
+from noshadow.errors import InputError, name_rows
 from noshadow.layer import LastLayer
 from noshadow.predict import rms_difference, statistic
 
@@ -40,19 +40,24 @@ def compare_runs(
     if held_out is not None:
         others = _require_layer(held_out, "held_out") if complete else read(model, held_out)
         _require_alike(others, members, "held_out")
+        _require_others(others, members)
     if rerun is None:
         return None, others
     first, second = _rerun_layers(rerun, others is not None) if complete else (read(rerun, data), None)
     inside = _spread(members, first, "rerun")
-    if others is None:
-        return (inside, inside), None
+    if others is None:  # of classes nothing says how far records move
+        return (None if members.kind.classifies else (inside, inside)), None
     if second is None and complete:
         raise InputError("rerun: with held_out pass a pair of LastLayers, of the members and of the held-out records")
-    return (inside, _spread(others, second or read(rerun, held_out), "rerun")), others
+    second = second or read(rerun, held_out)
+    _require_trained_alike(members, others, first, second)
+    return (inside, _spread(others, second, "rerun")), others
 
 
 def _rerun_layers(rerun: Any, paired: bool) -> tuple[LastLayer, LastLayer | None]:
     if isinstance(rerun, (tuple, list)) and len(rerun) == 2:
+        if not paired:
+            raise InputError("rerun: a pair is of members and held-out records; pass held_out= too")
         return _require_layer(rerun[0], "rerun"), _require_layer(rerun[1], "rerun") if paired else None
     return _require_layer(rerun, "rerun"), None
 
@@ -61,6 +66,36 @@ def _require_layer(value: Any, name: str) -> LastLayer:
     if not isinstance(value, LastLayer):
         raise InputError(f"{name}: the model is a LastLayer; pass a LastLayer here too, got {type(value).__name__}")
     return value
+
+
+def _require_others(others: LastLayer, members: LastLayer) -> None:
+    """Refuse held-out records that are members: the same outputs to the last digit, and the same target."""
+    known = set(_keys(members))
+    shared = [row for row, key in enumerate(_keys(others)) if key in known]
+    if len(shared) > 0.5 * others.n:
+        raise InputError(
+            f"held_out: {len(shared)} of its {others.n} records are training records, first {name_rows(shared[:1])} "
+            "(counted from 0); pass records that the model was not trained on"
+        )
+
+
+def _keys(layer: LastLayer) -> list[bytes]:
+    targets = layer.targets.reshape(layer.n, -1).to(layer.outputs)
+    return [row.tobytes() for row in torch.cat([layer.outputs, targets], 1).cpu().numpy()]
+
+
+def _require_trained_alike(members: LastLayer, others: LastLayer, first: LastLayer, second: LastLayer) -> None:
+    """A rerun fits the members better than the others, as the model does; else it was trained on something else."""
+    kind = members.kind
+    inside, outside = (kind.loss(side.outputs, side.targets) for side in (members, others))
+    again_in, again_out = (kind.loss(side.outputs, side.targets) for side in (first, second))
+    gap, again = float(outside.mean() - inside.mean()), float(again_out.mean() - again_in.mean())
+    error = float((outside.var() / len(outside) + inside.var() / len(inside)) ** 0.5)
+    if gap > 5.0 * error and again < 0.2 * gap:
+        raise InputError(
+            "rerun: unlike the model, it fits the training records no better than the held-out ones; pass a model "
+            "trained on the same records"
+        )
 
 
 def _require_alike(other: LastLayer, members: LastLayer, name: str) -> None:

@@ -18,6 +18,7 @@ _UNRELATED = -2.0  # standard errors by which halved outputs fit better; trainin
 # half, but a ridge that nobody used and that is far too large swamps what they had left.
 _TOO_LARGE = 0.3
 _TOO_SMALL = 0.1
+_FEW = 100  # held-out records
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,23 @@ class Diagnostics:
     """Records without which the fit is undefined (h = 1): their scores are floors."""
 
 
+def _of_rates(found: Calibration | None) -> tuple[str, ...]:
+    """What to know of the predicted rates."""
+    if found is None or not found.held_out:
+        return ()
+    notes = []
+    if found.scale == 0.0:
+        notes.append(
+            "held_out: its records fit as well as the members do, so that no shift was found and every predicted rate "
+            "is that of a coin; if the model was trained on them, pass others"
+        )
+    if found.held_out < _FEW:
+        notes.append(
+            f"held_out: {found.held_out} records leave the predicted rates rough; some hundreds make them steady"
+        )
+    return tuple(notes)
+
+
 def concerns(layer: LastLayer, found: Diagnostics) -> list[str]:
     """What a person should know before trusting the scores: one sentence each, with the remedy."""
     messages = _approximation(found)
@@ -99,6 +117,7 @@ def concerns(layer: LastLayer, found: Diagnostics) -> list[str]:
             "the features are the inputs of the last layer, that rows are aligned, and that bias= is right"
         )
     messages += _misuse(layer, found)
+    messages += _of_rates(found.calibration)
     if found.null_directions:
         messages.append(
             f"the loss has no curvature along {found.null_directions} directions that the features do span (saturated "

@@ -24,7 +24,7 @@ spread   σ_out of a model trained again with another seed is what the seed does
 
 A converged head on features that nobody trained (a linear or logistic regression, a probe) has no seed, and needs
 neither a rerun nor held-out records: the shift is Δφ itself, and the spread over random halves of a pool is that of the
-estimator over data, with the observed to the expected information κ = Σ gᵀAg / Σ tr(WA),
+estimator over data, with the observed to the expected information κ = Σ g'ᵀAg' / Σ tr(W'A),
 
 .. math::
 
@@ -33,8 +33,8 @@ estimator over data, with the observed to the expected information κ = Σ gᵀA
 
 For squared error the law is exact (Section 3 of the paper) and nothing is scaled: the residual e of the model without
 the record is N(ε, σ_out²), with it (1 − h) e, and the statistic is the squared residual; h and ε are those of the run,
-and V is half of the gap of the losses, since their curvature is 2. Of a converged head σ_out² = ½ s² h/(1 − h) with the
-variance s² of the residuals.
+and V is half of the gap of the losses, since their curvature is 2. Of a converged head σ_out² = ½ κ A/(1 − h), κ from
+the residuals and the degrees of freedom that are left.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ from noshadow.tensors import as_floats, as_tensor
 
 __all__ = [
     "EXPONENTS",
+    "FEWEST",
     "FPR",
     "STEEPEST",
     "Calibration",
@@ -67,6 +68,7 @@ __all__ = [
     "gaussian_accuracy",
     "gaussian_tpr",
     "match_shift",
+    "plain_loss",
     "rates_of_law",
     "rms_difference",
     "spread",
@@ -77,6 +79,8 @@ FPR = 0.01
 """The false-positive rate of ``attack_tpr``."""
 EXPONENTS = (0.15, 0.25, 0.35, 0.5, 0.65, 0.8, 1.0, 1.25)
 """γ that are tried; between neighbours the distance hardly changes."""
+FEWEST = 20
+"""Held-out records."""
 STEEPEST = 3.0
 """The largest β."""
 _SAMPLE = 20_000  # records on which c and γ are found: more would not change their digits
@@ -105,6 +109,7 @@ class Calibration:
     scale, exponent        c and γ of the shift; None for squared error, whose law needs none
     contraction            β
     gap                    mean φ of the members minus that of held-out records; None where it is not known
+    held_out               how many records the model was not trained on there were
     source                 "rerun": the spreads were measured between two runs; "gap": derived from the gap of the
                            losses, not calibrated; "stated": given; "converged": of a head at its optimum, by record
     """
@@ -117,6 +122,7 @@ class Calibration:
     contraction: float = 0.0
     gap: float | None = None
     source: Source = "rerun"
+    held_out: int = 0
 
     def shift(self, exposure: Floats) -> Floats:
         """s = c E^γ, (n,)."""
@@ -202,7 +208,7 @@ def rms_difference(first: Floats, second: Floats) -> float:
     if found == 0.0:
         raise InputError(
             "rerun: it gives the same outputs as the model, to the last digit; pass a second model, trained on the "
-            "same records with another seed"
+            "same records with another seed, or leave it out where training has no seed"
         )
     return found
 
@@ -300,6 +306,11 @@ def _contraction(shift: Floats, ratio: float) -> float:
     return STEEPEST if excess(STEEPEST) > 0 else float(optimize.brentq(excess, 0.0, STEEPEST))
 
 
+def plain_loss(phi: Floats) -> Floats:
+    """log(1 + exp(−φ)), (n,): the cross-entropy of classes, whatever labels were smoothed."""
+    return np.logaddexp(0.0, -phi)
+
+
 @dataclass(frozen=True)
 class HeldOut:
     """Records that the model was not trained on: its statistic, loss (k,) and (∂ℓ/∂φ)² (k,) of them."""
@@ -310,12 +321,17 @@ class HeldOut:
 
     @classmethod
     def of(cls, head: Head, outputs: Any, targets: Any) -> HeldOut:
+        z = as_floats(outputs, "held_out")
+        if len(z) < FEWEST:
+            raise InputError(f"held_out: {len(z)} records say too little; pass {FEWEST} or more, better some hundreds")
         phi = statistic(head, outputs, targets, "held_out")
-        z = as_floats(outputs, "held_out").to(torch.float64)
-        z = z.unsqueeze(1) if z.ndim == 1 else z
+        if head.classifies:
+            if concern := head.concern(z.reshape(len(z), -1).to(torch.float64), torch.as_tensor(np.asarray(targets))):
+                raise InputError(f"held_out, {concern}")
+            return cls(phi, plain_loss(phi), special.expit(-phi) ** 2)
+        z = (z.unsqueeze(1) if z.ndim == 1 else z).to(torch.float64)
         y = check_targets(head, as_tensor(targets, "targets"), len(z), z.shape[1], "held_out").to(z.device)
-        slope = special.expit(-phi) if head.classifies else np.full(len(phi), np.nan)  # not asked for squared error
-        return cls(phi, head.loss(z, y).cpu().numpy(), slope**2)
+        return cls(phi, head.loss(z, y).cpu().numpy(), np.full(len(phi), np.nan))  # the slope is not asked for
 
 
 def calibrate(
@@ -350,8 +366,9 @@ def calibrate(
     else:
         factor = float(np.sqrt(1.0 + variance / 2.0 / spreads[1] ** 2))
     inside, outside = spreads
+    count = 0 if held_out is None else len(held_out.loss)
     if not head.classifies:
-        return Calibration(inside, outside, factor, source=source)
+        return Calibration(inside, outside, factor, source=source, held_out=count)
     if held_out is not None:
         scale, exponent = match_shift(exposure, statistic_in, held_out.statistic)
         gap = float(statistic_in.mean() - held_out.statistic.mean())
@@ -360,22 +377,22 @@ def calibrate(
         root = np.sqrt(np.maximum(exposure, 0.0))
         mean = float(np.minimum(root, 10.0 * np.quantile(root, 0.99)).mean())
         scale = 1.0 if gap is None else max(gap, 0.0) / mean if mean > 0 else 0.0
-    found = Calibration(inside, outside, factor, scale, exponent, 0.0, gap, source)
+    found = Calibration(inside, outside, factor, scale, exponent, 0.0, gap, source, count)
     return replace(found, contraction=_contraction(found.shift(exposure), (inside / outside) ** 2))
 
 
-def converged_rates(head: Head, outputs: int, known: Mapping[str, Floats]) -> tuple[Calibration, Rates]:
-    """Of a converged head with so many outputs, from the scores (n,) of its records."""
+def converged_rates(head: Head, influence_sum: float, known: Mapping[str, Floats]) -> tuple[Calibration, Rates]:
+    """Of a converged head, from the scores (n,) of its records and Σ g'ᵀAg'."""
     leverage, loss = known["leverage"], known["loss"]
+    information = influence_sum / max(float(leverage.sum()), np.finfo(np.float64).tiny)
     if not head.classifies:
         left = max(len(leverage) - float(leverage.sum()), 1.0)
-        residual = float(loss.sum()) / left / outputs
         h = np.clip(leverage, 0.0, 1.0 - 1e-8)
-        tau = np.sqrt(np.maximum(0.5 * residual * h / (1.0 - h), np.finfo(np.float64).tiny))
+        variance = 0.5 * information * len(leverage) / left * known["signal_variance"] / (1.0 - h)
+        tau = np.sqrt(np.maximum(variance, np.finfo(np.float64).tiny))
         found = Calibration(float(np.mean((1.0 - h) * tau)), float(tau.mean()), source="converged")
         return found, rates_of_law(leverage, np.sqrt(loss), tau)
     influence, newton, shift = known["influence"], known["newton"], known["signal_shift"]
-    information = float(influence.sum()) / max(float(leverage.sum()), np.finfo(np.float64).tiny)
     room = np.clip(influence / np.maximum(newton, np.finfo(np.float64).tiny), 1e-8, 1.0)
     outside = np.sqrt(0.5 * information * known["signal_variance"] / room)
     outside = np.where(outside > 0, outside, 1.0)  # a record that nothing moves is not moved by its own absence either

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from noshadow.curvature.protocol import Leverages, Removal
+from noshadow.curvature.removal import LEVERAGE_FLOOR
 from noshadow.errors import InputError
 from noshadow.heads import Head
 from noshadow.records import Records, row_lengths
@@ -187,8 +188,11 @@ def signal_shift(known: Known) -> Tensor:
 
 
 def signal_variance(known: Known) -> Tensor:
-    """∇φᵀA∇φ: the variance of the attack's statistic over data, in units of that of one record's pull."""
+    """∇φᵀA∇φ: the variance of the attack's statistic over data, in units of that of one record's pull; for squared
+    error, where φ is the prediction, A of an output."""
     records = known.records
+    if not records.head.classifies:
+        return known.leverages.first_order_shift(torch.ones_like(records.pull))[:, 0].clamp(min=0.0)
     slope = records.head.reduce(records.head.signal_gradient(records.outputs, records.targets))
     return (slope * known.leverages.first_order_shift(slope)).sum(1).clamp(min=0.0)
 
@@ -197,11 +201,13 @@ def exposure(known: Known) -> Tensor:
     """E = NS · ℓ̄/ℓ(z̄): the Newton score of the run, at z̄, in proportion to the mean loss ℓ̄ over the epochs.
     For squared error 2 h/(1 − h) times the mean squared error over the epochs. Without losses of the run, NS at z̄;
     without a trace, the Newton score. To first order it is d′² of the strongest attack. The one to rank by."""
-    gap = newton(known)
     if not known.of_run or known.trace is None or known.trace.losses is None:
-        return gap
-    at_mean = loss(known)
-    average = known.trace.losses.mean(known.records.rows).to(at_mean)
+        return newton(known)
+    average = known.trace.losses.mean(known.records.rows).to(known.records.outputs)
+    if not known.records.head.classifies:  # also where the mean error happens to be 0
+        h = known.leverages.leverage
+        return 2.0 * average * h / (1.0 - h).clamp(min=LEVERAGE_FLOOR)
+    gap, at_mean = newton(known), loss(known)
     # ℓ is convex, so that ℓ̄ ≥ ℓ(z̄) but for rounding; where no loss is left at z̄ there is no gradient either
     return gap * torch.where(at_mean > 0, average / at_mean.clamp(min=_TINY), 1.0).clamp(min=1.0)
 
@@ -279,7 +285,7 @@ SCORES: dict[str, Score] = {
     "newton": Score(newton, _CURVATURE),
     "leave_one_out": Score(leave_one_out, _CURVATURE),
     "signal_shift": Score(signal_shift, _CURVATURE, of_attack=True, of_run=True),
-    "signal_variance": Score(signal_variance, _CURVATURE, only_classifiers=True, of_attack=True, default=False),
+    "signal_variance": Score(signal_variance, _CURVATURE, of_attack=True, default=False),
     "attack_power": Score(None, _CALIBRATION, of_attack=True, of_run=True),
     "attack_accuracy": Score(None, _CALIBRATION, of_attack=True, of_run=True),
     "attack_tpr": Score(None, _CALIBRATION, of_attack=True, of_run=True),

@@ -27,8 +27,8 @@ from noshadow.predict import (
     Source,
     calibrate,
     converged_rates,
+    plain_loss,
     rates_of_law,
-    statistic,
 )
 from noshadow.progress import Advance, Progress, progress_bar
 from noshadow.scores import SCORES, Known, Need, resolve
@@ -128,6 +128,9 @@ def score(
     """
     if candidates is not None:
         refuse_what_members_have(trace, full_step)
+        for name, value in (("refine", refine), ("spread", spread), ("gap", gap), ("held_out", held_out)):
+            if value is not None:
+                raise InputError(f"{name}: it is for members; leave it out with candidates=")
         frame = score_candidates(layer, candidates, scores, curvature=curvature, memory=memory, progress=progress)
         _require_finite({str(name): column.to_numpy() for name, column in frame.items()})
         return frame
@@ -170,7 +173,9 @@ def score_with_diagnostics(
     # without a rerun and without a run to look at, the head may be known to have converged once its Hessian is
     settled = spreads is None and (remembered is None or remembered.mean_outputs is None)
     stated = spreads is not None or held_out is not None
-    names = resolve(layer.kind, scores, given(remembered, stated or settled))
+    _require_ratable(layer, spreads, gap, held_out)
+    several = not layer.kind.classifies and layer.n_outputs > 1  # the law is that of one output
+    names = resolve(layer.kind, scores, given(remembered, (stated or settled) and not several))
     if refine is not None and not 0 < refine <= 1:
         raise InputError(f"refine: expected a share of the records between 0 and 1, got {refine!r}")
     rated = [name for name in names if SCORES[name].compute is None]
@@ -181,24 +186,26 @@ def score_with_diagnostics(
     steps = sum(3 if _curved(some) else 1 for _, some, _ in points)
     choice = choose(curvature, Size.of(layer), memory)
     values: dict[str, Any] = {}
+    pulled = 0.0
     diagnostics = Diagnostics()
     with progress_bar("Scoring", layer.n * steps, progress) as advance:
         for place, some, of_run in points:
             hessian = build_chosen(place, choice, memory, advance) if _curved(some) else None
             found, influence_sum, flagged = _pass(place, some, hessian, remembered, full_step, of_run, advance)
             values |= {name: column.numpy() for name, column in found.items()}
+            pulled = influence_sum
             if hessian is not None and not (of_run and diagnostics.rank is not None):
                 accuracy = _accuracy(place, hessian, values, memory, None if of_run else refine, full_step)
                 diagnostics = _diagnostics(layer, hessian, influence_sum, flagged, of_run, choice, accuracy)
     _require_finite(values)
-    settled = settled and _has_converged(diagnostics)
+    settled = settled and _has_converged(diagnostics) and not _learned_features(layer, values, held_out)
     if rated and not (settled or stated):
         if scores is not None:
             raise InputError(f"scores: {rated[0]!r} needs {_WHAT_RATES_NEED}")
         names = [name for name in names if name not in rated]
     elif rated:
         if settled:
-            calibration, rates = converged_rates(layer.kind, layer.n_outputs, values)
+            calibration, rates = converged_rates(layer.kind, pulled, values)
         else:
             calibration, rates = _rates(layer, values, remembered, spreads, gap, held_out, source)
         diagnostics = replace(diagnostics, calibration=calibration)
@@ -289,6 +296,41 @@ def _spreads(spread: Any, gap: Any, held_out: Any) -> tuple[float, float] | None
     return inside, outside
 
 
+def _require_ratable(layer: LastLayer, spreads: Any, gap: Any, held_out: Any) -> None:
+    """What was passed for the predicted rates is of use to this head."""
+    passed = [name for name, value in (("spread", spreads), ("gap", gap), ("held_out", held_out)) if value is not None]
+    if not passed:
+        return
+    if not layer.kind.signals:
+        raise InputError(f"{passed[0]}: independent labels have no single attack statistic; audit a label at a time")
+    if not layer.kind.classifies and layer.n_outputs > 1:
+        raise InputError(f"{passed[0]}: rates are predicted for one output, this layer has {layer.n_outputs}")
+    if not layer.kind.classifies and gap is not None:
+        raise InputError("gap: the law of squared error is not scaled; leave it out")
+    if layer.kind.classifies and passed == ["spread"]:
+        raise InputError("spread: how far records move is scaled by gap= or held_out=; pass one of the two")
+
+
+def _learned_features(layer: LastLayer, values: dict[str, Any], held_out: Any) -> bool:
+    """Held-out records differ by more than the head alone explains: its features were trained on the members."""
+    if held_out is None or not layer.kind.classifies:
+        return held_out is not None
+    others = HeldOut.of(layer.kind, *_pair(held_out))
+    phi = _statistic_of(layer)
+    gap = phi.mean() - others.statistic.mean()
+    error = math.hypot(phi.std() / math.sqrt(len(phi)), others.statistic.std() / math.sqrt(len(others.statistic)))
+    return bool(abs(gap - values["signal_shift"].mean()) > 3.0 * error)
+
+
+def _statistic_of(layer: LastLayer) -> Any:
+    """φ of all records, read by chunk."""
+    found = []
+    for rows in layer.chunks(_PLAIN_CHUNK):
+        records = layer.records(rows)
+        found.append(records.head.signal(records.outputs, records.targets))
+    return torch.cat(found).cpu().numpy()
+
+
 def _rates(
     layer: LastLayer,
     values: dict[str, Any],
@@ -300,8 +342,9 @@ def _rates(
 ) -> tuple[Calibration, Rates]:
     """The predicted rates of all records, and what they rest on."""
     others = None if held_out is None else HeldOut.of(layer.kind, *_pair(held_out))
-    phi = statistic(layer.kind, layer.outputs, layer.targets)
-    calibration = calibrate(layer.kind, values["exposure"], phi, values["loss"], others, spreads, gap, source)
+    phi = _statistic_of(layer)
+    loss = plain_loss(phi) if layer.kind.classifies else values["loss"]
+    calibration = calibrate(layer.kind, values["exposure"], phi, loss, others, spreads, gap, source)
     if layer.kind.classifies:
         return calibration, calibration.rates(values["exposure"])
     # squared error: the residual of the run, its mean square where losses were kept

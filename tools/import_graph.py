@@ -24,6 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("_version", "errors", "progress", "triangles"),
     ("noshadow", "files", "memory", "tensors", "heads", "weights", "losses", "optimizers", "evaluate"),
     ("artefact", "npz", "records", "tables"),
+    ("sources",),
     ("layer",),
     ("attacks", "curvature", "diagnostics", "objective", "theory"),
     ("drawing", "extract"),

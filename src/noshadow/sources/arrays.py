@@ -1,0 +1,47 @@
+"""Records in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from noshadow.sources.rows import Rows
+
+__all__ = ["Arrays"]
+
+
+@dataclass(frozen=True, eq=False)
+class Arrays:
+    """All records, as ``check_rows`` gave them."""
+
+    all: Rows
+
+    @property
+    def n(self) -> int:
+        return len(self.all.outputs)
+
+    @property
+    def n_features(self) -> int:
+        return self.all.features.shape[1]
+
+    @property
+    def n_outputs(self) -> int:
+        return self.all.outputs.shape[1]
+
+    @property
+    def precision(self) -> torch.dtype:
+        return self.all.features.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.all.features.device
+
+    def read(self, rows: slice) -> Rows:
+        x, z, y, weight = self.all
+        return Rows(x[rows], z[rows], y[rows], None if weight is None else weight[rows])
+
+    def whole(self, name: str) -> Tensor | None:
+        return cast("Tensor | None", getattr(self.all, name))

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 from safetensors.torch import load_file, safe_open
@@ -74,6 +74,7 @@ def test_a_file_scores_as_the_arrays_do_to_the_bit(tmp_path, kind, head):
     assert np.array_equal(layer.features.numpy(), x)
 
 
+@settings(max_examples=40)
 @given(
     places=st.sets(st.integers(0, 60), max_size=8), chunk=st.integers(1, 70), kind=st.sampled_from(["npy", "chunks"])
 )

@@ -47,6 +47,8 @@ class ChunksTable:
                 )
             self._digests.append(_digest(part))
             self.n += len(part["features"])
+        self._first = 0
+        self._held: dict[str, Tensor] = {}
         self._start()
 
     def read(self, rows: slice, names: Sequence[str]) -> dict[str, Tensor]:
@@ -67,10 +69,8 @@ class ChunksTable:
 
     def _start(self) -> None:
         self._pass = self._again()
-        self._first: int = 0
-        self._held: dict[str, Tensor] = {
-            name: torch.empty((0, *one.shape), dtype=one.dtype) for name, one in self.columns.items()
-        }
+        self._first = 0
+        self._held = {name: torch.empty((0, *one.shape), dtype=one.dtype) for name, one in self.columns.items()}
 
     def _next(self) -> dict[str, Tensor]:
         try:

@@ -161,6 +161,8 @@ def audit(
     batch_size: int = 256,
     memory: float = DEFAULT_MEMORY,
     progress: Progress = None,
+    cache: str | Path | None = None,
+    cache_dtype: str | None = None,
 ) -> Audit:
     """Score every training record of a trained model.
 
@@ -205,6 +207,12 @@ def audit(
         Working memory in GiB.
     progress : Progress, optional
         A bar or none, or a function that is told; None: a bar where stderr is a terminal.
+    cache : str or Path, optional
+        A folder for what the last layer of a torch module sees and gives: it is then not held in memory, and an audit
+        that was interrupted goes on from there. The data are read again and compared, only the forward pass is spared;
+        a cache of another model, of other data or options is refused.
+    cache_dtype : "float32" or "bfloat16", optional
+        What features are kept in; None: as the model gives them. bfloat16 takes half the room and rounds to 3 digits.
 
     Returns
     -------
@@ -246,6 +254,8 @@ def audit(
             batch_size=batch_size,
             memory=memory,
             progress=progress,
+            cache=cache,
+            cache_dtype=cache_dtype,
         )
     names = _names(ids, found.index, found.layer.n)
     frame, diagnostics = score_with_diagnostics(

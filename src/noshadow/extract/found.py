@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ class Options:
     batch_size  records in a forward pass
     memory      the budget of audit(), in GiB
     progress    see ``noshadow.progress``
+    cache       a folder that keeps what the layer sees and gives; None: it is held in memory
+    cache_dtype what features are kept in, "float32" or "bfloat16"; None: as the model gives them
     """
 
     layer: str | None = None
@@ -32,6 +35,8 @@ class Options:
     batch_size: int = 256
     memory: float = DEFAULT_MEMORY
     progress: Progress = None
+    cache: str | os.PathLike[str] | None = None
+    cache_dtype: str | None = None
 
 
 @dataclass(frozen=True, eq=False)

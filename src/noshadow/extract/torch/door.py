@@ -34,14 +34,21 @@ def extract_torch(
     """One forward pass over the data in the dataset's order, in eval mode, without gradients.
 
     weight_decay λ, on a mean loss, becomes Λ = nλ and the like (``ridge_of_weight_decay``); ridge gives Λ itself.
-    Of the options, ``layer`` and ``output`` choose among several heads.
+    Of the options, ``layer`` and ``output`` choose among several heads; with ``cache`` what the layer sees and gives is
+    kept in a folder, from which an interrupted pass goes on (``noshadow.extract.torch.caching``).
     """
     network = unwrapped(model)
     require_readable(network)
     require_layer(network, options.layer)
     signature = Signature.of(network)
     source = read(data, options.batch_size, signature)
-    seen = Pass(network, signature, source.total, options.layer, options.output)
+    chosen = (network, signature, source.total, options.layer, options.output)
+    if options.cache is None:
+        seen = Pass(*chosen)
+    else:
+        from noshadow.extract.torch.caching import CachedPass  # files are not for a pass in memory
+
+        seen = CachedPass(*chosen, options.cache, options.cache_dtype)
     with (
         evaluating(network),
         running_eagerly(),
@@ -184,6 +191,11 @@ class Pass:
 
     def collected(self) -> tuple[Tensor, Tensor, str | None]:
         """Outputs and targets of all records, and a note on which element of the records is the target."""
+        self._require_all_rows()
+        z = self.outputs.all()
+        return z, *choose_target({name: rows.all() for name, rows in self.targets.items()}, z, self.signature)
+
+    def _require_all_rows(self) -> None:
         if self.head is None:
             raise InputError("data: it has no records")
         if self.total is not None and self.rows != self.total:
@@ -191,8 +203,10 @@ class Pass:
                 f"data: {self.rows} rows came out of {self.total} records; pass a loader whose collate_fn keeps each "
                 "record once"
             )
-        z = self.outputs.all()
-        return z, *choose_target({name: rows.all() for name, rows in self.targets.items()}, z, self.signature)
+
+    def made(self, z: Tensor, target: Tensor, **facts: Any) -> LastLayer:
+        """The layer of all that was collected."""
+        return LastLayer(self.features.all(), z, target, **facts)
 
     def extracted(self, objective: Objective, source: str, notes: tuple[str, ...]) -> Extracted:
         z, target, note = self.collected()
@@ -202,8 +216,7 @@ class Pass:
         decay = None if objective.optimizer is None else read_optimizer(objective.optimizer, self.head)
         if decay is not None and objective.ridge is None:
             objective = objective.with_decay(decay.weight_decay)
-        found = LastLayer(
-            self.features.all(),
+        found = self.made(
             z,
             target,
             head=head,

@@ -26,6 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("artefact", "npz", "records", "tables"),
     ("sources",),
     ("layer",),
+    ("passes",),
     ("attacks", "curvature", "diagnostics", "objective", "theory"),
     ("drawing", "extract"),
     ("network", "shadow", "trace"),

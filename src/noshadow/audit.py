@@ -163,6 +163,9 @@ def audit(
     progress: Progress = None,
     cache: str | Path | None = None,
     cache_dtype: str | None = None,
+    store: str | Path | None = None,
+    engine: str | None = None,
+    address: str | None = None,
 ) -> Audit:
     """Score every training record of a trained model.
 
@@ -213,6 +216,9 @@ def audit(
         a cache of another model, of other data or options is refused.
     cache_dtype : "float32" or "bfloat16", optional
         What features are kept in; None: as the model gives them. bfloat16 takes half the room and rounds to 3 digits.
+    store, engine, address : str, optional
+        A folder from which an interrupted scoring goes on; "ray" and the address of its cluster (see
+        ``noshadow.score``).
 
     Returns
     -------
@@ -259,7 +265,15 @@ def audit(
         )
     names = _names(ids, found.index, found.layer.n)
     frame, diagnostics = score_with_diagnostics(
-        found.layer, scores, trace, full_step=full_step, memory=memory, progress=progress
+        found.layer,
+        scores,
+        trace,
+        full_step=full_step,
+        memory=memory,
+        progress=progress,
+        store=store,
+        engine=engine,
+        address=address,
     )
     notes = tuple(dict.fromkeys((*found.notes, *warned, *found.layer.notes, *concerns(found.layer, diagnostics))))
     for note in notes:

@@ -18,7 +18,7 @@ from noshadow.errors import InputError, NoshadowWarning
 from noshadow.heads import Head, get_head, make_head
 from noshadow.progress import Progress, progress_bar
 from noshadow.records import Records
-from noshadow.sources import Arrays, Source, Streamed, check_rows, find_table
+from noshadow.sources import Arrays, OtherOutputs, Source, Streamed, check_rows, find_table
 from noshadow.sources.extremes import Extremes
 from noshadow.sources.rows import require_finite
 from noshadow.tensors import as_floats
@@ -100,6 +100,9 @@ class LastLayer:
     class_weight: Tensor | None = None
     label_smoothing: float = 0.0
     notes: tuple[str, ...] = ()
+    blocks: Any = None
+    """How passes over the records are done (``noshadow.passes.Blocks``); None: in one go."""
+    _window: tuple[int, int] | None = None
 
     def __init__(
         self,
@@ -373,8 +376,37 @@ class LastLayer:
 
     def chunks(self, size: int) -> Iterator[slice]:
         """Slices of at most ``size`` rows that cover all records in order."""
-        for start in range(0, self.n, size):
-            yield slice(start, min(start + size, self.n))
+        rows = self.covered
+        for start in range(rows.start, rows.stop, size):
+            yield slice(start, min(start + size, rows.stop))
+
+    @property
+    def covered(self) -> slice:
+        """The rows that ``chunks`` covers: all, but of a window."""
+        return slice(*(self._window or (0, self.n)))
+
+    def window(self, rows: slice) -> LastLayer:
+        """The same layer, of which ``chunks`` covers those rows alone. Rows keep their numbers."""
+        return self._with(_window=(rows.start, rows.stop))
+
+    def in_blocks(self, blocks: Any) -> LastLayer:
+        """The same layer, the passes over which are done so (``noshadow.passes.Blocks``)."""
+        return self._with(blocks=blocks)
+
+    def at(self, outputs: Tensor) -> LastLayer:
+        """The same layer and records with other outputs (n, m), such as the mean over the epochs of training."""
+        other = OtherOutputs(self.source, outputs.to(device=self.device, dtype=torch.float64))
+        blocks = None if self.blocks is None else self.blocks.labelled("at")
+        return self._with(source=other, blocks=blocks, coefficients=None)  # the parameters are those of its own outputs
+
+    def _with(self, **changes: Any) -> LastLayer:
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, **changes)
+        return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process: there, passes are done in one go."""
+        return {**self.__dict__, "blocks": None}
 
     def __repr__(self) -> str:
         return (

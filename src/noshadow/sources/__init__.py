@@ -11,10 +11,10 @@ streamed      a table as a source
 tensor_files  safetensors files that are written row by row, with a checksum
 """
 
-from noshadow.sources.arrays import Arrays
+from noshadow.sources.arrays import Arrays, OtherOutputs
 from noshadow.sources.find import find_table
 from noshadow.sources.rows import Rows, Source, check_rows
 from noshadow.sources.streamed import Streamed
 from noshadow.sources.tables import Column, Table
 
-__all__ = ["Arrays", "Column", "Rows", "Source", "Streamed", "Table", "check_rows", "find_table"]
+__all__ = ["Arrays", "Column", "OtherOutputs", "Rows", "Source", "Streamed", "Table", "check_rows", "find_table"]

@@ -1,4 +1,4 @@
-"""Records in memory."""
+"""Records in memory, and records whose outputs are."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from noshadow.sources.rows import Rows
+from noshadow.sources.rows import Rows, Source
 
-__all__ = ["Arrays"]
+__all__ = ["Arrays", "OtherOutputs"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,3 +45,37 @@ class Arrays:
 
     def whole(self, name: str) -> Tensor | None:
         return cast("Tensor | None", getattr(self.all, name))
+
+
+@dataclass(frozen=True, eq=False)
+class OtherOutputs:
+    """The records of a source with other outputs, (n, m) in float64 and in memory."""
+
+    source: Source
+    outputs: Tensor
+
+    @property
+    def n(self) -> int:
+        return self.source.n
+
+    @property
+    def n_features(self) -> int:
+        return self.source.n_features
+
+    @property
+    def n_outputs(self) -> int:
+        return self.outputs.shape[1]
+
+    @property
+    def precision(self) -> torch.dtype:
+        return self.source.precision
+
+    @property
+    def device(self) -> torch.device:
+        return self.source.device
+
+    def read(self, rows: slice) -> Rows:
+        return self.source.read(rows)._replace(outputs=self.outputs[rows])
+
+    def whole(self, name: str) -> Tensor | None:
+        return self.outputs if name == "outputs" else self.source.whole(name)

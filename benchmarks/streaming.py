@@ -54,7 +54,7 @@ def main() -> None:
         print(json.dumps(result["growth"][-1]), flush=True)
     result["in_memory"] = _measure(options.folder, {"shards": sizes[0], "in_memory": True})
     print(json.dumps(result["in_memory"]), flush=True)
-    result["killed"] = _killed(options.folder, sizes[-2] if len(sizes) > 1 else shards)
+    result["killed"] = _killed(options.folder, sizes[len(sizes) // 2 - 1])
     print(json.dumps(result["killed"]), flush=True)
     if options.ray:
         result["ray"] = [_measure(options.folder, {"shards": sizes[0], "ray": workers}) for workers in (1, 2)]

@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import platform
-import resource
 import signal
 import subprocess
 import sys
@@ -54,7 +53,7 @@ def main() -> None:
         print(json.dumps(result["growth"][-1]), flush=True)
     result["in_memory"] = _measure(options.folder, {"shards": sizes[0], "in_memory": True})
     print(json.dumps(result["in_memory"]), flush=True)
-    result["killed"] = _killed(options.folder, sizes[-2] if len(sizes) > 1 else shards)
+    result["killed"] = _killed(options.folder, sizes[len(sizes) // 2 - 1])
     print(json.dumps(result["killed"]), flush=True)
     if options.ray:
         result["ray"] = [_measure(options.folder, {"shards": sizes[0], "ray": workers}) for workers in (1, 2)]
@@ -105,7 +104,6 @@ def _child(folder: Path, case: dict[str, Any]) -> dict[str, Any]:
     import noshadow
 
     warnings.simplefilter("ignore")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
     paths = [folder / f"shard-{k:05d}" for k in range(case["shards"])]
     start = time.perf_counter()
     if case.get("in_memory"):
@@ -123,7 +121,8 @@ def _child(folder: Path, case: dict[str, Any]) -> dict[str, Any]:
     engine = "ray" if case.get("ray") else None
     frame = noshadow.score(layer, progress=False, store=case.get("store"), engine=engine)
     done, busy = time.perf_counter(), time.process_time()
-    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    status = Path("/proc/self/status").read_text(encoding="utf-8")  # getrusage counts the parent's too
+    resident = next(int(line.split()[1]) / 2**10 for line in status.splitlines() if line.startswith("VmHWM"))
     digest = hashlib.sha256()
     for name in frame:
         digest.update(np.ascontiguousarray(frame[name].to_numpy()).data)
@@ -132,7 +131,6 @@ def _child(folder: Path, case: dict[str, Any]) -> dict[str, Any]:
         "records": layer.n,
         "seconds_to_open": round(opened - start, 2),
         "seconds_to_score": round(done - opened, 2),
-        "resident_MB_before": round(before),
         "processor_seconds": round(busy, 2),
         "resident_MB": round(resident),
         "table_MB": round(frame.shape[0] * frame.shape[1] * 8 / 2**20),

@@ -170,6 +170,17 @@ def partial_method(function, limit):
     return lambda self, rows: function(self, rows, limit)
 
 
+def test_what_was_kept_for_other_blocks_is_not_taken(tmp_path, monkeypatch):
+    """Of a version with other chunks: the same names would stand for other records."""
+    layer = LastLayer(*arrays(), ridge=0.5)
+    score(layer, store=tmp_path)
+    monkeypatch.setattr(dense, "_CHUNK_BYTES", 3 * 8 * 6)
+    close(score(layer, store=tmp_path), score(layer))
+    for path in tmp_path.glob("scores-*"):
+        path.unlink()
+    close(score(layer, store=tmp_path), score(layer))
+
+
 def test_a_killed_process_goes_on(tmp_path):
     named = arrays(n=400)
     path = write(tmp_path / "layer", "npy", *named)

@@ -40,7 +40,8 @@ def test_every_curvature_takes_a_layer_on_disk_and_at_other_outputs(tmp_path, cu
     close(score(open_, trace=trace, curvature=curvature), score(held, trace=trace, curvature=curvature))
     moved = open_.at(trace.mean_outputs)
     assert torch.equal(moved.outputs, trace.mean_outputs.double())
-    assert torch.equal(moved.features, open_.features) and torch.equal(moved.targets, open_.targets)
+    assert torch.equal(moved.features, open_.features)
+    assert torch.equal(moved.targets, open_.targets)
     assert torch.equal(moved.records(slice(50, 60)).outputs, trace.mean_outputs[50:].double())
 
 
@@ -48,7 +49,8 @@ def test_rows_of_a_sparse_layer_are_those_of_the_dense_one():
     x, z, y = thinned()
     weight = np.linspace(0.0, 2.0, 60)
     thin, full = (LastLayer(one, z, y, sample_weight=weight) for one in (sparse.csr_matrix(x), x))
-    assert thin.sparse and not full.sparse
+    assert thin.sparse
+    assert not full.sparse
     for part in (sparse.csr_matrix(x), torch.from_numpy(x).to_sparse()):
         with pytest.raises(InputError, match="records: chunk 0 has sparse features; make them dense"):
             LastLayer.open([(part, z, y)])
@@ -80,7 +82,8 @@ def test_the_n_sided_form_goes_through_blocks(tmp_path, thin):
     layer = LastLayer(x, z, y, "squared", ridge=0.5)
     first = score(layer, store=tmp_path)
     close(first, score(layer))
-    assert list(tmp_path.glob("sided-scores-*")) and not list(tmp_path.glob("scores-*"))
+    assert list(tmp_path.glob("sided-scores-*"))
+    assert not list(tmp_path.glob("scores-*"))
     pd.testing.assert_frame_equal(score(layer, store=tmp_path), first, check_exact=True)
     if not thin:
         close(score(LastLayer.open(write(tmp_path / "layer", "npy", x, z, y), "squared", ridge=0.5)), first)
@@ -95,8 +98,10 @@ def test_both_points_of_a_run_are_kept_and_rates_follow(tmp_path):
     blocks, same = score_with_diagnostics(layer, **options, store=tmp_path / "store")
     close(blocks, plain)
     assert {"exposure", "attack_power", "attack_tpr", "mean_trace"} <= set(blocks)
-    assert facts.calibration is not None and same.calibration is not None
-    assert list((tmp_path / "store").glob("scores-*")) and list((tmp_path / "store").glob("at-scores-*"))
+    assert facts.calibration is not None
+    assert same.calibration is not None
+    assert list((tmp_path / "store").glob("scores-*"))
+    assert list((tmp_path / "store").glob("at-scores-*"))
     again = score(layer, **options, store=tmp_path / "store")
     pd.testing.assert_frame_equal(again, blocks, check_exact=True)
     # rates are made of what is kept, so that other held-out records need no other folder
@@ -108,9 +113,7 @@ def test_blocks_are_for_the_exact_hessian_alone(tmp_path):
     layer = LastLayer(*arrays(), ridge=0.5)
     for curvature in ("blocks", "kronecker", "iterative"):
         for name, asked in (("store", {"store": tmp_path}), ("engine", {"engine": "ray"})):
-            with pytest.raises(
-                InputError, match=f"{name}: it is for the exact Hessian.* curvature='{curvature}' .as as"
-            ):
+            with pytest.raises(InputError, match=f"{name}: it is for the exact Hessian.*='{curvature}' .as asked"):
                 score(layer, curvature=curvature, **asked)
     assert not list(tmp_path.iterdir())
     with pytest.raises(InputError, match=r"store: .*dense needs .* GiB.*; pass a larger memory="):

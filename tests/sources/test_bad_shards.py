@@ -10,7 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from noshadow import InputError, LastLayer, score
+from noshadow.sources import streamed
 from tests.sources.test_layers_on_disk import arrays, cut, write
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    """A dozen records at a time, so that there are several chunks."""
+    monkeypatch.setattr(streamed, "CHUNK_BYTES", 12 * 48)
 
 
 def shards(folder, kind="npy", named=None, number=8):

@@ -19,7 +19,14 @@ from safetensors.torch import save_file as save_tensors
 
 from noshadow import InputError, LastLayer, NoshadowWarning, audit, score
 from noshadow.artefact import read_artefact
+from noshadow.sources import streamed
 from noshadow.sources.saved import IDENTITY
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    """A dozen records at a time, so that there are several chunks."""
+    monkeypatch.setattr(streamed, "CHUNK_BYTES", 12 * 48)
 
 
 def arrays(head="softmax", n=60, p=4, m=3, seed=0, dtype=np.float32):
@@ -139,6 +146,13 @@ def test_probabilities_are_noticed_over_all_chunks(tmp_path):
         layer = LastLayer.open(source, "logistic")
     with pytest.warns(NoshadowWarning):
         assert layer.notes == LastLayer(x, p[:, :1], y, "logistic").notes
+    for rare in (0, 1):  # one record of a class, in the middle of the outputs, in the middle of the records
+        y = np.full(60, 1 - rare)
+        y[25], p[25, 0] = rare, 0.5
+        with pytest.warns(NoshadowWarning, match="look like probabilities"):
+            LastLayer.open(cut((x, p[:, :1], y), range(10, 60, 10)), "logistic")
+        y[25] = 1 - rare
+        assert not LastLayer.open(cut((x, p[:, :1], y), range(10, 60, 10)), "logistic").notes
     p[59, 0] = 1.01
     assert not LastLayer.open(source, "logistic").notes  # one logit that is none
 

@@ -109,8 +109,8 @@ class ChunksTable:
         for name, value in values.items():
             if as_csr(value) is not None:
                 raise InputError(
-                    f"records: chunk {k} has sparse {name}; make them dense, or pass LastLayer all features, sparse, in "
-                    "memory"
+                    f"records: chunk {k} has sparse {name}; make them dense, or pass LastLayer(…) the sparse features "
+                    "of all records"
                 )
         part = {name: as_tensor(value, f"{name} of chunk {k}").cpu() for name, value in values.items()}
         for name, value in part.items():

@@ -150,6 +150,48 @@ def shadow() -> list[str]:
     return lines
 
 
+def streaming() -> list[str]:
+    results = read("streaming")
+    killed, one = results["killed"], results["in_memory"]
+    same = next(row for row in results["growth"] if row["records"] == one["records"])
+    lines = [
+        "## Layers larger than memory",
+        "",
+        f"`python benchmarks/streaming.py FOLDER`, one thread of {results['machine']}; {results['columns']} columns × "
+        f"{results['outputs']} outputs, all default scores, read from .npy shards. Each row is a process of its own. "
+        "Resident memory is the peak that the system reports, imports included; the table of scores that is returned "
+        "is part of it, and all that grows with n.",
+        "",
+        "| records | processor seconds | microseconds per record | resident MB | of which the table |",
+        "|--:|--:|--:|--:|--:|",
+    ]
+    for row in results["growth"]:
+        each = row["processor_seconds"] / row["records"] * 1e6
+        lines.append(
+            f"| {row['records']:,} | {row['processor_seconds']:.1f} | {each:.1f} | {row['resident_MB']:,} "
+            f"| {row['table_MB']:,} |"
+        )
+    lines += [
+        "",
+        f"The same {one['records']:,} records in memory: {one['processor_seconds']:.1f} processor seconds, "
+        f"{one['resident_MB']:,} MB, {'the same bits' if one['digest'] == same['digest'] else 'OTHER NUMBERS'}.",
+        "",
+        f"{killed['records']:,} records with a store, killed in the second of the three passes and run again: "
+        f"{killed['resumed_processor_seconds']:.1f} processor seconds instead of "
+        f"{killed['whole_processor_seconds']:.1f}, {'the same bits' if killed['same_bits'] else 'OTHER NUMBERS'}.",
+    ]
+    if "ray" in results:
+        first, second = results["ray"]
+        lines += [
+            "",
+            f"{first['records']:,} records on one Ray worker: {first['seconds_to_score']:.1f} s; on two: "
+            f"{second['seconds_to_score']:.1f} s, "
+            f"{'the same bits' if first['digest'] == second['digest'] else 'OTHER NUMBERS'}. These are seconds by the "
+            "clock, on a machine that other work may share.",
+        ]
+    return lines
+
+
 def theory_page(results: dict[str, Any]) -> str:
     """docs/theory.md from its template: no number on it is typed by hand."""
     speed, series, tests = results["speed"], results["expansion"], results["tests"]
@@ -253,7 +295,7 @@ def main() -> None:
     print(PAGE, THEORY_PAGE, sep="\n")
 
 
-SECTIONS = {"core": core, "attacks": attacks, "shadow": shadow}
+SECTIONS = {"core": core, "attacks": attacks, "shadow": shadow, "streaming": streaming}
 
 if __name__ == "__main__":
     main()

@@ -22,6 +22,8 @@ STORES = ARRAYS | {"joblib", "safetensors"}
 SURFACE = {
     "noshadow": (set(), "InputError NoshadowWarning __version__"),
     "noshadow.layer": (TENSORS, "LastLayer"),
+    "noshadow.sources": (TENSORS, "Arrays OtherOutputs Source Streamed check_rows find_table"),
+    "noshadow.passes": (TENSORS, "Additive Blocks Sums in_blocks summed"),
     "noshadow.trace": (TENSORS | {"safetensors"}, "Trace"),
     "noshadow.predict": (TENSORS | {"scipy"}, "spread"),
     "noshadow.scoring": (TABLES, "score"),

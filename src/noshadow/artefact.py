@@ -27,12 +27,23 @@ from safetensors.numpy import load, save
 
 from noshadow.files import write_bytes
 
-__all__ = ["FORMAT", "Arrays", "Artefact", "UnusableArtefact", "read_artefact", "write_artefact"]
+__all__ = [
+    "FORMAT",
+    "ZEROS",
+    "Arrays",
+    "Artefact",
+    "UnusableArtefact",
+    "digest_position",
+    "read_artefact",
+    "text_of",
+    "write_artefact",
+]
 
 FORMAT = "1"
 Arrays = dict[str, NDArray[Any]]
 _MARK = b'"sha256":"'  # a quotation mark inside of metadata is escaped, so that these bytes stand there once
-_ZEROS = b"0" * 64
+ZEROS = b"0" * 64
+"""What stands in the place of the checksum while it is taken."""
 
 
 class UnusableArtefact(ValueError):
@@ -52,18 +63,18 @@ def write_artefact(
     path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], identity: Any, facts: Any = None
 ) -> None:
     """Keep arrays and facts; when this returns they are on the disk, whole."""
-    metadata = {"format": FORMAT, "identity": _text(identity), "facts": _text(facts), "sha256": _ZEROS.decode()}
+    metadata = {"format": FORMAT, "identity": text_of(identity), "facts": text_of(facts), "sha256": ZEROS.decode()}
     content = save({name: np.asarray(array, order="C") for name, array in arrays.items()}, metadata)
-    start = _digest_position(content)
+    start = digest_position(content)
     write_bytes(path, content[:start] + hashlib.sha256(content).hexdigest().encode() + content[start + 64 :])
 
 
 def read_artefact(path: str | os.PathLike[str], identity: Any) -> Artefact:
     """What was kept. ``FileNotFoundError``: nothing; ``UnusableArtefact``: a damaged file, or another identity."""
     content = Path(path).read_bytes()
-    start = _digest_position(content)
+    start = digest_position(content)
     digest = hashlib.sha256(content[:start])
-    digest.update(_ZEROS)
+    digest.update(ZEROS)
     digest.update(memoryview(content)[start + 64 :])
     if content[start : start + 64] != digest.hexdigest().encode():
         raise UnusableArtefact("it fails its checksum")
@@ -75,12 +86,12 @@ def read_artefact(path: str | os.PathLike[str], identity: Any) -> Artefact:
         raise UnusableArtefact(f"it cannot be read: {error}") from error
     if metadata.get("format") != FORMAT:
         raise UnusableArtefact(f"it has format {metadata.get('format')}, this version reads {FORMAT}")
-    if metadata["identity"] != _text(identity):
+    if metadata["identity"] != text_of(identity):
         raise UnusableArtefact(f"it is of something else: {found}")
     return Artefact(arrays, facts, found)
 
 
-def _digest_position(content: bytes) -> int:
+def digest_position(content: bytes) -> int:
     """Where the digits of the checksum start."""
     header = content[: 8 + int.from_bytes(content[:8], "little")]
     position = header.find(_MARK)
@@ -89,5 +100,6 @@ def _digest_position(content: bytes) -> int:
     return position + len(_MARK)
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """A value as the metadata have it."""
     return json.dumps(value, sort_keys=True)

@@ -167,6 +167,11 @@ def audit(
     refine: float | None = None,
     memory: float | None = None,
     progress: Progress = None,
+    cache: str | Path | None = None,
+    cache_dtype: str | None = None,
+    store: str | Path | None = None,
+    engine: str | None = None,
+    address: str | None = None,
 ) -> Audit:
     """Score every training record of a trained model.
 
@@ -223,6 +228,15 @@ def audit(
         Working memory in GiB; None: half of what is free.
     progress : Progress, optional
         A bar or none, or a function that is told; None: a bar where stderr is a terminal.
+    cache : str or Path, optional
+        A folder for what the last layer of a torch module sees and gives: it is then not held in memory, and an audit
+        that was interrupted goes on from there. The data are read again and compared, only the forward pass is spared;
+        a cache of another model, of other data or options is refused. Rerun and held-out records have folders in it.
+    cache_dtype : "float32" or "bfloat16", optional
+        What features are kept in; None: as the model gives them. bfloat16 takes half the room and rounds to 3 digits.
+    store, engine, address : str, optional
+        A folder from which an interrupted scoring goes on; "ray" and the address of its cluster (see
+        ``noshadow.score``), with the exact Hessian.
 
     Returns
     -------
@@ -256,13 +270,16 @@ def audit(
     )
     choices: dict[str, Any] = {"layer": layer, "output": output, "batch_size": batch_size}
     choices |= {"fits": lambda size: choose(curvature, size, memory), "progress": progress}
+    choices |= {"cache_dtype": cache_dtype}
     with _gathered() as warned:
-        found = extract(model, data, objective, **choices)
+        found = extract(model, data, objective, **choices, cache=cache)
     names = _names(ids, found.index, found.layer.n)
 
     def read(other: Any, records: Any) -> LastLayer:
         with _gathered():  # what there is to know of the model was said
-            return extract(other, records, Objective(found.layer.head), **(choices | {"fits": lambda _: None})).layer
+            place = None if cache is None else Path(cache) / _part(other is model, records is data)
+            how = choices | {"fits": lambda _: None, "cache": place}  # no Hessian is made of them
+            return extract(other, records, Objective(found.layer.head), **how).layer
 
     spreads, others = compare_runs(model, data, found.layer, rerun, held_out, read)
     frame, diagnostics = score_with_diagnostics(
@@ -277,6 +294,9 @@ def audit(
         full_step=full_step,
         memory=memory,
         progress=progress,
+        store=store,
+        engine=engine,
+        address=address,
     )
     notes = tuple(dict.fromkeys((*found.notes, *warned, *found.layer.notes, *concerns(found.layer, diagnostics))))
     for note in notes:
@@ -308,6 +328,11 @@ def _gathered() -> Iterator[list[str]]:
     finally:
         for one in others:
             warnings.warn_explicit(one.message, one.category, one.filename, one.lineno, source=one.source)
+
+
+def _part(own: bool, members: bool) -> str:
+    """The folder within a cache of one more forward pass."""
+    return f"{'model' if own else 'rerun'}-{'members' if members else 'held-out'}"
 
 
 def _names(ids: Sequence[Any] | None, index: pd.Index[Any] | None, n: int) -> Any:
@@ -383,7 +408,7 @@ def _metadata(found: Extracted, diagnostics: Diagnostics, ranking: str, full_ste
         "bias": layer.bias,
         "ridge": layer.ridge,
         "penalize_bias": layer.penalize_bias,
-        "sample_weight": layer.sample_weight is not None,
+        "sample_weight": layer.source.weighted,
         "class_weight": None if layer.class_weight is None else layer.class_weight.tolist(),
         "label_smoothing": layer.label_smoothing,
         "curvature": diagnostics.curvature,

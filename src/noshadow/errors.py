@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
-__all__ = ["FileError", "InputError", "MissingExtra", "NoshadowWarning", "missing_extra", "name_rows"]
+__all__ = ["FileError", "InputError", "MissingExtra", "NoshadowWarning", "missing_extra", "name_rows", "rows_from"]
+
+_first_row: ContextVar[int] = ContextVar("the number of the first row", default=0)
 
 
 class InputError(ValueError):
@@ -35,6 +39,16 @@ def missing_extra(package: str, extra: str) -> MissingExtra:
 
 def name_rows(rows: Sequence[int], limit: int = 5) -> str:
     """``row 3`` or ``rows 3, 17, 40 and 12 more``: how messages name offending rows."""
-    shown = ", ".join(str(int(row)) for row in rows[:limit])
+    shown = ", ".join(str(int(row) + _first_row.get()) for row in rows[:limit])
     more = len(rows) - limit
     return f"row{'s' if len(rows) > 1 else ''} {shown}" + (f" and {more} more" if more > 0 else "")
+
+
+@contextmanager
+def rows_from(start: int) -> Iterator[None]:
+    """Rows that messages name inside of the block are those of a chunk that starts there, counted over all records."""
+    token = _first_row.set(start)
+    try:
+        yield
+    finally:
+        _first_row.reset(token)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import math
+import os
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,13 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from noshadow.errors import InputError, NoshadowWarning, name_rows
+from noshadow.errors import InputError, NoshadowWarning
 from noshadow.heads import Head, get_head, make_head
-from noshadow.heads.targets import check_targets
+from noshadow.progress import Progress, progress_bar
 from noshadow.records import Records
-from noshadow.sparse import SparseRows, as_csr
-from noshadow.tensors import as_floats, as_tensor
-from noshadow.weights import check_sample_weight, record_weights, weights_of_classes
+from noshadow.sources import Arrays, OtherOutputs, Source, Streamed, check_rows, find_table
+from noshadow.sources.extremes import Extremes
+from noshadow.sources.rows import require_finite
+from noshadow.sparse import SparseRows
+from noshadow.tensors import as_floats
+from noshadow.weights import check_sample_weight, no_weight, record_weights, weights_of_classes
 
 __all__ = ["LastLayer", "read_class_weight"]
 
@@ -90,18 +93,18 @@ class LastLayer:
     LastLayer(n=2, p=2, m=2, head='softmax', ridge=1, bias=True, penalize_bias=True)
     """
 
-    features: Tensor
-    outputs: Tensor
-    targets: Tensor
+    source: Source
     head: str = "softmax"
     ridge: float = 0.0
     bias: bool = True
     penalize_bias: bool = True
     coefficients: Tensor | None = None
-    sample_weight: Tensor | None = None
     class_weight: Tensor | None = None
     label_smoothing: float = 0.0
     notes: tuple[str, ...] = ()
+    blocks: Any = None
+    """How passes over the records are done (``noshadow.passes.Blocks``); None: in one go."""
+    _window: tuple[int, int] | None = None
 
     def __init__(
         self,
@@ -119,49 +122,196 @@ class LastLayer:
         label_smoothing: float = 0.0,
     ) -> None:
         get_head(head)
-        x = as_csr(features)
-        x = as_floats(features, "features") if x is None else x
-        if x.ndim != 2:
-            raise InputError(f"features: expected shape (n, p), got {tuple(x.shape)}")
-        n, p = x.shape
-        if n == 0:
-            raise InputError("features: there are no rows")
-        if p == 0 and not bias:
+        source = Arrays(check_rows(features, outputs, targets, sample_weight, head))
+        self._hold(
+            source,
+            head=head,
+            ridge=ridge,
+            bias=bias,
+            penalize_bias=penalize_bias,
+            coefficients=coefficients,
+            class_weight=class_weight,
+            label_smoothing=label_smoothing,
+        )
+        self._look(self.n, False)
+
+    @classmethod
+    def open(
+        cls,
+        records: Any,
+        head: str = "softmax",
+        ridge: float = 0.0,
+        *,
+        bias: bool = True,
+        penalize_bias: bool = True,
+        coefficients: Any = None,
+        sample_weight: Any = None,
+        class_weight: Any = None,
+        label_smoothing: float = 0.0,
+        progress: Progress = None,
+    ) -> LastLayer:
+        """A layer whose records stay on disk: every pass reads them again, some rows at a time.
+
+        The arrays are those of ``LastLayer``, under their names: ``features``, ``outputs``, ``targets`` and, if there
+        are weights, ``sample_weight``. Memory does not depend on n. All records are read once here, and checked; each
+        pass checks them again.
+
+        Parameters
+        ----------
+        records : path, mapping, list of either, or chunks
+            A .safetensors file with those tensors; a .parquet file with those columns (lists of numbers for features
+            and outputs); a folder with features.npy, outputs.npy, …; a mapping from array to .npy file. Several of
+            them are shards of one layer: a list in their order, or a folder of files that are numbered without a gap.
+            Or anything that yields chunks (features, outputs, targets[, sample_weight]) and yields the same ones again
+            when it is iterated again.
+        head, ridge, bias, penalize_bias, coefficients, class_weight, label_smoothing
+            As of ``LastLayer``.
+        sample_weight : array (n,), optional
+            As of ``LastLayer``, where the files hold none.
+        progress : Progress, optional
+            A bar or none, or a function that is told; None: a bar where stderr is a terminal.
+
+        Returns
+        -------
+        LastLayer
+
+        Raises
+        ------
+        InputError
+            Names the file, the row (counted over all shards) and the remedy: a shard that is missing, truncated or of
+            another width or type, values that are not finite.
+
+        Examples
+        --------
+        >>> import numpy as np, tempfile
+        >>> import noshadow
+        >>> folder = tempfile.mkdtemp()
+        >>> np.save(f"{folder}/features.npy", np.array([[0.0], [1.0], [2.0]]))
+        >>> np.save(f"{folder}/outputs.npy", np.array([0.1, 1.0, 1.9]))
+        >>> np.save(f"{folder}/targets.npy", np.array([0.0, 1.2, 1.8]))
+        >>> noshadow.LastLayer.open(folder, head="squared")
+        LastLayer(n=3, p=1, m=1, head='squared', ridge=0, bias=True, penalize_bias=True)
+        """
+        get_head(head)
+        weight = None if sample_weight is None else as_floats(sample_weight, "sample_weight").cpu()
+        table = find_table(records)
+        source = Streamed(table, head, None if weight is None else check_sample_weight(weight, table.n))
+        layer = cls.__new__(cls)
+        layer._hold(
+            source,
+            head=head,
+            ridge=ridge,
+            bias=bias,
+            penalize_bias=penalize_bias,
+            coefficients=coefficients,
+            class_weight=class_weight,
+            label_smoothing=label_smoothing,
+        )
+        layer._look(source.chunk, progress)
+        return layer
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the layer, records and all, to a .safetensors file: whole or not at all, for its owner alone.
+
+        Parameters
+        ----------
+        path : str or Path
+            Ends in .safetensors. Any reader of that format reads it; a checksum covers every bit.
+        """
+        from noshadow.sources.saved import save_parts  # not for a layer in memory
+
+        facts = ("head", "ridge", "bias", "penalize_bias", "label_smoothing", "coefficients", "class_weight")
+        save_parts(path, self.source, {name: getattr(self, name) for name in facts})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, progress: Progress = None) -> LastLayer:
+        """A layer that was saved. Its records stay on disk, as with ``open``; a damaged file is refused.
+
+        Parameters
+        ----------
+        path : str or Path
+            What ``save`` wrote.
+        progress : Progress, optional
+            As of ``open``.
+
+        Returns
+        -------
+        LastLayer
+        """
+        from noshadow.sources.saved import load_parts
+
+        records, facts = load_parts(path)
+        return cls.open(records, **facts, progress=progress)
+
+    def _hold(
+        self, source: Source, *, ridge: Any, coefficients: Any, class_weight: Any, label_smoothing: Any, **facts: Any
+    ) -> None:
+        """Set the fields, once their values are known to be right for the source."""
+        p, m = source.n_features, source.n_outputs
+        if p == 0 and not facts["bias"]:
             raise InputError("features: there are no columns and no bias, so the layer has no parameters")
-        _require_finite(x, "features", "drop or impute those records before training and auditing")
-        z = as_floats(outputs, "outputs").to(device=x.device, dtype=torch.float64)
-        z = z.unsqueeze(1) if z.ndim == 1 else z
-        _require_rows(z, "outputs", n)
-        _require_finite(z, "outputs", "the model diverged on them, or the outputs are not raw logits")
-        if z.shape[1] == 0:
-            raise InputError("outputs: there are no columns")
-        plain = make_head(head, z.shape[1])
-        plain.check_width(z.shape[1])
-        y = check_targets(plain, as_tensor(targets, "targets"), *z.shape).to(z.device)
+        plain = make_head(facts["head"], m)
         if not (isinstance(ridge, (int, float, np.floating, np.integer)) and 0 <= ridge < math.inf):
             raise InputError(f"ridge: expected a finite number ≥ 0, got {ridge!r}")
-        concern = plain.concern(z, y)
-        notes = () if concern is None else (concern,)
-        theta = None if coefficients is None else _parameters(coefficients, p + int(bias), z)
+        like = torch.empty((0, m), dtype=torch.float64, device=source.device)
         fields = {
-            "features": x,
-            "outputs": z,
-            "targets": y,
-            "head": head,
+            "source": source,
+            "head": facts["head"],
             "ridge": float(ridge),
-            "bias": bool(bias),
-            "penalize_bias": bool(penalize_bias),
-            "coefficients": theta,
-            "sample_weight": _sample_weight(sample_weight, x),
-            "class_weight": None if class_weight is None else read_class_weight(class_weight, plain, z),
+            "bias": bool(facts["bias"]),
+            "penalize_bias": bool(facts["penalize_bias"]),
+            "coefficients": None if coefficients is None else _parameters(coefficients, p + int(facts["bias"]), like),
+            "class_weight": None if class_weight is None else read_class_weight(class_weight, plain, like),
             "label_smoothing": _smoothing(label_smoothing),
-            "notes": notes,
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)
-        _ = self.kind, self.weights  # refused here: a head without smoothed labels, weights that are all 0
-        for note in notes:
-            warnings.warn(note, NoshadowWarning, stacklevel=2)
+        _ = self.kind  # refused here: a head without smoothed labels
+
+    def _look(self, chunk: int, progress: Progress) -> None:
+        """A pass over all records: what is wrong with one of them is refused, what looks odd about all is noted."""
+        plain, seen, weighed = make_head(self.head, self.n_outputs), Extremes(), False
+        with progress_bar("Checking", self.n, progress) as advance:
+            for rows in self.chunks(chunk):
+                found = self.source.read(rows)
+                weights = self._weights(found.targets, found.sample_weight)
+                weighed = weighed or weights is None or bool((weights > 0).any())
+                seen.add(found.outputs, found.targets)
+                advance(len(found.outputs))
+        if not weighed:
+            raise no_weight()
+        concern = plain.concern(*seen.records)
+        object.__setattr__(self, "notes", () if concern is None else (concern,))
+        for note in self.notes:
+            warnings.warn(note, NoshadowWarning, stacklevel=3)
+
+    def _weights(self, targets: Tensor, sample_weight: Tensor | None) -> Tensor | None:
+        return record_weights(targets, sample_weight, self.class_weight, self.label_smoothing)
+
+    @property
+    def features(self) -> Tensor:
+        """(n, p) all features in memory, in the precision that they are stored in."""
+        return self._whole("features")
+
+    @property
+    def outputs(self) -> Tensor:
+        """(n, m) all outputs in memory, in float64."""
+        return self._whole("outputs")
+
+    @property
+    def targets(self) -> Tensor:
+        """(n,) classes, or (n, m) labels or values: all in memory, as the head works with them."""
+        return self._whole("targets")
+
+    @property
+    def sample_weight(self) -> Tensor | None:
+        """(n,) the weights of all records in memory; None: all 1."""
+        return self.source.whole("sample_weight")
+
+    def _whole(self, name: str) -> Tensor:
+        found = self.source.whole(name)
+        assert found is not None
+        return found
 
     @cached_property
     def kind(self) -> Head:
@@ -174,15 +324,15 @@ class LastLayer:
         tilted = self.class_weight is not None and self.label_smoothing > 0
         return make_head(self.head, self.n_outputs, self.label_smoothing, self.class_weight) if tilted else self.kind
 
-    @cached_property
+    @property
     def weights(self) -> Tensor | None:
         """(n, 1), or (n, m) for m labels: the objective is Σᵢ weightᵢ · trained.loss(zᵢ, yᵢ) + penalty; None: all 1."""
-        return record_weights(self.targets, self.sample_weight, self.class_weight, self.label_smoothing)
+        return self._weights(self.targets, self.sample_weight)
 
     @property
     def n(self) -> int:
         """Number of records."""
-        return self.features.shape[0]
+        return self.source.n
 
     @property
     def n_columns(self) -> int:
@@ -192,43 +342,35 @@ class LastLayer:
     @property
     def n_outputs(self) -> int:
         """Columns of the outputs."""
-        return self.outputs.shape[1]
+        return self.source.n_outputs
 
     @property
     def n_features(self) -> int:
         """Columns of the features."""
-        return self.features.shape[1]
+        return self.source.n_features
 
     @property
     def precision(self) -> torch.dtype:
         """What the features are stored in."""
-        return self.features.dtype
+        return self.source.precision
 
     @property
     def sparse(self) -> bool:
         """Whether the features are sparse; they stay so."""
-        return self.features.layout == torch.sparse_csr
+        return self.source.sparse
 
     @property
     def device(self) -> torch.device:
         """Where the records are read to."""
-        return self.features.device
-
-    def at(self, outputs: Tensor) -> LastLayer:
-        """The same layer and records with other outputs (n, m), such as the mean over the epochs of training."""
-        other = copy.copy(self)
-        object.__setattr__(other, "outputs", outputs.to(self.outputs))
-        object.__setattr__(other, "coefficients", None)  # those of the final outputs
-        return other
+        return self.source.device
 
     def records(self, rows: slice) -> Records:
         """Some consecutive records. All that looks at records outside this module reads them here, chunk by chunk."""
         rows = slice(*rows.indices(self.n)[:2])
-        weights = None if self.weights is None else self.weights[rows]
-        facts = (self.outputs[rows], self.targets[rows], weights, self.kind, self.trained)
+        x, outputs, targets, sample_weight = self.source.read(rows)
+        facts = (outputs, targets, self._weights(targets, sample_weight), self.kind, self.trained)
         if self.sparse:
-            return Records(rows, SparseRows.of(self.features, rows, self.bias), *facts)
-        x = self.features[rows]
+            return Records(rows, SparseRows.of(x, slice(0, len(outputs)), self.bias), *facts)
         design = torch.empty((x.shape[0], self.n_columns), dtype=torch.float64, device=x.device)
         design[:, : x.shape[1]] = x
         if self.bias:
@@ -244,47 +386,53 @@ class LastLayer:
 
     def chunks(self, size: int) -> Iterator[slice]:
         """Slices of at most ``size`` rows that cover all records in order."""
-        for start in range(0, self.n, size):
-            yield slice(start, min(start + size, self.n))
+        rows = self.covered
+        for start in range(rows.start, rows.stop, size):
+            yield slice(start, min(start + size, rows.stop))
+
+    @property
+    def covered(self) -> slice:
+        """The rows that ``chunks`` covers: all, but of a window."""
+        return slice(*(self._window or (0, self.n)))
+
+    def window(self, rows: slice) -> LastLayer:
+        """The same layer, of which ``chunks`` covers those rows alone. Rows keep their numbers."""
+        return self._with(_window=(rows.start, rows.stop))
+
+    def in_blocks(self, blocks: Any) -> LastLayer:
+        """The same layer, the passes over which are done so (``noshadow.passes.Blocks``)."""
+        return self._with(blocks=blocks)
+
+    def at(self, outputs: Tensor) -> LastLayer:
+        """The same layer and records with other outputs (n, m), such as the mean over the epochs of training."""
+        other = OtherOutputs(self.source, outputs.to(device=self.device, dtype=torch.float64))
+        blocks = None if self.blocks is None else self.blocks.labelled("at")
+        return self._with(source=other, blocks=blocks, coefficients=None)  # the parameters are those of its own outputs
+
+    def _with(self, **changes: Any) -> LastLayer:
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, **changes)
+        return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process: there, passes are done in one go."""
+        return {**self.__dict__, "blocks": None}
 
     def __repr__(self) -> str:
         return (
             f"LastLayer(n={self.n}, p={self.n_features}, m={self.n_outputs}, head={self.head!r}, "
             f"ridge={self.ridge:g}, bias={self.bias}, penalize_bias={self.penalize_bias}"
-            + (", sample_weight" if self.sample_weight is not None else "")
+            + (", sample_weight" if self.source.weighted else "")
             + (", class_weight" if self.class_weight is not None else "")
             + (f", label_smoothing={self.label_smoothing:g}" if self.label_smoothing else "")
             + ")"
         )
 
 
-def _require_rows(values: Tensor, name: str, n: int) -> None:
-    if values.ndim != 2:
-        raise InputError(f"{name}: expected shape (n,) or (n, m), got {tuple(values.shape)}")
-    if values.shape[0] != n:
-        raise InputError(f"{name}: {values.shape[0]} rows, but features has {n}; they must be the same records")
-
-
-def _require_finite(values: Tensor, name: str, remedy: str) -> None:
-    if values.layout == torch.sparse_csr:
-        entries = (~torch.isfinite(values.values())).nonzero().flatten()
-        bad = torch.unique(torch.searchsorted(values.crow_indices(), entries, right=True) - 1)
-    else:
-        bad = (~torch.isfinite(values)).any(dim=1).nonzero().flatten()
-    if len(bad):
-        raise InputError(f"{name}: NaN or infinite in {name_rows(bad.tolist())} (counted from 0); {remedy}")
-
-
 def _smoothing(value: Any) -> float:
     if not (isinstance(value, (int, float, np.floating, np.integer)) and 0 <= value <= 1):
         raise InputError(f"label_smoothing: expected a number from 0 to 1, got {value!r}")
     return float(value)
-
-
-def _sample_weight(weights: Any, x: Tensor) -> Tensor | None:
-    if weights is None:
-        return None
-    return check_sample_weight(as_floats(weights, "sample_weight"), len(x)).to(x.device)
 
 
 def read_class_weight(weights: Any, head: Head, z: Tensor) -> Tensor:
@@ -303,5 +451,5 @@ def _parameters(coefficients: Any, columns: int, z: Tensor) -> Tensor:
             f"coefficients: expected shape ({columns}, {z.shape[1]}), a row per column of the design matrix (the bias "
             f"last) and a column per output, got {tuple(theta.shape)}"
         )
-    _require_finite(theta, "coefficients", "the model diverged")
+    require_finite(theta, "coefficients", "the model diverged")
     return theta

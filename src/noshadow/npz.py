@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from noshadow.errors import FileError
 from noshadow.memory import GIB, free_memory
 
-__all__ = ["CHUNK", "Arrays", "read_npy", "read_npz"]
+__all__ = ["CHUNK", "Arrays", "read_header", "read_npy", "read_npz"]
 
 CHUNK = 2**22
 Arrays = dict[str, NDArray[Any]]
@@ -66,7 +66,7 @@ def read_npy(path: str | os.PathLike[str], argument: str = "file") -> NDArray[An
 
 def _array(file: IO[bytes], size: int, name: str) -> NDArray[Any]:
     """One array from a stream of ``size`` bytes, header included."""
-    shape, in_columns, dtype, header = _header(file)
+    shape, in_columns, dtype, header = read_header(file)
     if dtype.hasobject:
         raise ValueError(f"{name} holds Python objects")
     entries = math.prod(shape)
@@ -84,7 +84,7 @@ def _array(file: IO[bytes], size: int, name: str) -> NDArray[Any]:
     return flat.reshape(shape[::-1]).T if in_columns else flat.reshape(shape)
 
 
-def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
     """Shape, whether columns come first, type, and the bytes that the header takes."""
     counted = _Counted(file)
     version = npy.read_magic(counted)

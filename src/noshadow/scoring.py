@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
+from noshadow._version import __version__
 from noshadow.accuracy import check
 from noshadow.candidates import refuse_what_members_have, score_candidates
 from noshadow.curvature import Choice, Curvature, Size, build_chosen, choose, exact_solver
@@ -20,6 +24,7 @@ from noshadow.diagnostics import Accuracy, Diagnostics, concerns
 from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.layer import LastLayer
 from noshadow.memory import working_memory
+from noshadow.passes import in_blocks
 from noshadow.predict import (
     Calibration,
     HeldOut,
@@ -34,7 +39,7 @@ from noshadow.progress import Advance, Progress, progress_bar
 from noshadow.scores import SCORES, Known, Need, resolve
 from noshadow.trace import Trace
 
-__all__ = ["given", "score", "score_with_diagnostics"]
+__all__ = ["Scored", "given", "score", "score_with_diagnostics"]
 
 _PLAIN_CHUNK = 65_536  # records at a time where no curvature is needed
 
@@ -53,6 +58,9 @@ def score(
     full_step: bool = False,
     memory: float | None = None,
     progress: Progress = None,
+    store: str | os.PathLike[str] | None = None,
+    engine: str | None = None,
+    address: str | None = None,
 ) -> pd.DataFrame:
     """Score every record of a layer: a row per record, a column per score.
 
@@ -94,6 +102,14 @@ def score(
         Working memory in GiB; None: half of what is free.
     progress : Progress, optional
         A bar or none, or a function that is told; None: a bar where stderr is a terminal (``noshadow.progress``).
+    store : str or Path, optional
+        A folder that keeps what is done, block by block, so that a run that was interrupted goes on from there; one of
+        other records or options is refused. With the exact Hessian only.
+    engine : "local" or "ray", optional
+        Who does the passes over the records: this process, or tasks of Ray, to which blocks of records are given; with
+        the exact Hessian only.
+    address : str, optional
+        Of a Ray cluster; None: one is started on this machine.
 
     Returns
     -------
@@ -131,6 +147,9 @@ def score(
         for name, value in (("refine", refine), ("spread", spread), ("gap", gap), ("held_out", held_out)):
             if value is not None:
                 raise InputError(f"{name}: it is for members; leave it out with candidates=")
+        for name, value in (("store", store), ("engine", engine), ("address", address)):
+            if value not in (None, "local"):
+                raise InputError(f"{name}: candidates= are scored in one go, in this process; leave it out")
         frame = score_candidates(layer, candidates, scores, curvature=curvature, memory=memory, progress=progress)
         _require_finite({str(name): column.to_numpy() for name, column in frame.items()})
         return frame
@@ -146,6 +165,9 @@ def score(
         full_step=full_step,
         memory=memory,
         progress=progress,
+        store=store,
+        engine=engine,
+        address=address,
     )
     for message in concerns(layer, diagnostics):
         warnings.warn(message, NoshadowWarning, stacklevel=2)
@@ -166,6 +188,9 @@ def score_with_diagnostics(
     full_step: bool = False,
     memory: float | None = None,
     progress: Progress = None,
+    store: str | os.PathLike[str] | None = None,
+    engine: str | None = None,
+    address: str | None = None,
 ) -> tuple[pd.DataFrame, Diagnostics]:
     """The scores and what was found on the way, without warnings."""
     remembered = None if trace is None else Trace.of(trace, layer)
@@ -182,17 +207,22 @@ def score_with_diagnostics(
     wanted = [*(_OF_CONVERGED if settled else ()), *(_OF_CALIBRATED if stated else ())] if rated else []
     basis = [name for name in wanted if SCORES[name].obstacle(layer.kind) is None]
     computed = list(dict.fromkeys([name for name in names if name not in rated] + basis))
-    points = _points(layer, computed, remembered)
-    steps = sum(3 if _curved(some) else 1 for _, some, _ in points)
     choice = choose(curvature, Size.of(layer), memory)
+    if _curved(computed):
+        _require_dense(choice, store, engine)
+    options = partial(_options, computed, remembered, choice, full_step, memory)
+    steps = sum(3 if _curved(some) else 1 for _, some, _ in _points(layer, computed, remembered))
     values: dict[str, Any] = {}
     pulled = 0.0
     diagnostics = Diagnostics()
-    with progress_bar("Scoring", layer.n * steps, progress) as advance:
-        for place, some, of_run in points:
+    with (
+        in_blocks(layer, engine, address, store, options) as held,
+        progress_bar("Scoring", layer.n * steps, progress) as advance,
+    ):
+        for place, some, of_run in _points(held, computed, remembered):
             hessian = build_chosen(place, choice, memory, advance) if _curved(some) else None
             found, influence_sum, flagged = _pass(place, some, hessian, remembered, full_step, of_run, advance)
-            values |= {name: column.numpy() for name, column in found.items()}
+            values |= dict(zip(some, found.numpy(), strict=True))
             pulled = influence_sum
             if hessian is not None and not (of_run and diagnostics.rank is not None):
                 accuracy = _accuracy(place, hessian, values, memory, None if of_run else refine, full_step)
@@ -254,6 +284,10 @@ def _points(layer: LastLayer, names: list[str], trace: Trace | None) -> list[tup
     return [point for point in ((layer, final, False), (run, of_run, True)) if point[1]]
 
 
+Scored = tuple[Tensor, float, list[int]]
+"""Values (scores, records), the sum of the records' influences, and the rows that are flagged."""
+
+
 def _pass(
     layer: LastLayer,
     names: list[str],
@@ -262,19 +296,97 @@ def _pass(
     full_step: bool,
     of_run: bool,
     advance: Advance,
-) -> tuple[dict[str, Tensor], float, list[int]]:
-    """The scores of all records at one point, the sum of their influences and the rows that are flagged."""
-    columns = {name: torch.empty(layer.n, dtype=torch.float64) for name in names}
+) -> Scored:
+    """The scores of all records at one point, as the layer says: in one go or in blocks."""
+    layer = layer if hessian is None else hessian.layer  # which may be the n-sided form
+    full_step = full_step and not of_run
+    if layer.blocks is None:
+        return _of_window(layer, names, hessian, trace, full_step, of_run, advance)
+    values = torch.empty((len(names), layer.n), dtype=torch.float64)
     influence_sum, flagged = 0.0, []
-    for known in _chunks(layer, hessian, trace, full_step and not of_run, of_run):
+    job = partial(_of_block, names=names, hessian=hessian, trace=trace, full_step=full_step, of_run=of_run)
+    for rows, parts in layer.blocks.mapped(layer, "scores", job, getattr(hessian, "chunk", _PLAIN_CHUNK)):
+        values[:, rows] = parts["values"]
+        influence_sum += float(parts["influence_sum"])
+        flagged += parts["flagged"].tolist()
+        advance(rows.stop - rows.start)
+    return values, influence_sum, flagged
+
+
+def _of_block(
+    layer: LastLayer,
+    names: list[str],
+    hessian: Curvature | None,
+    trace: Trace | None,
+    full_step: bool,
+    of_run: bool,
+) -> dict[str, Tensor]:
+    """The scores of a window, here or on another machine."""
+    here: Any = hessian if hessian is None else replace(cast(Any, hessian), layer=layer)
+    values, influence_sum, flagged = _of_window(layer, names, here, trace, full_step, of_run, _untold)
+    return {
+        "values": values,
+        "influence_sum": torch.tensor(influence_sum, dtype=torch.float64),
+        "flagged": torch.tensor(flagged, dtype=torch.int64),
+    }
+
+
+def _untold(steps: float = 1) -> None:
+    """Blocks are counted where they come in."""
+
+
+def _of_window(
+    layer: LastLayer,
+    names: list[str],
+    hessian: Curvature | None,
+    trace: Trace | None,
+    full_step: bool,
+    of_run: bool,
+    advance: Advance,
+) -> Scored:
+    """The scores of the records that the layer covers."""
+    first = layer.covered.start
+    values = torch.empty((len(names), layer.covered.stop - first), dtype=torch.float64)
+    influence_sum, flagged = 0.0, []
+    for known in _chunks(layer, hessian, trace, full_step, of_run):
         rows = known.records.rows
-        for name, column in columns.items():
-            column[rows] = SCORES[name](known)
+        for name, column in zip(names, values, strict=True):
+            column[rows.start - first : rows.stop - first] = SCORES[name](known)
         if hessian is not None:
             influence_sum += float((known.records.pull * known.first_order_shift).sum())
             flagged += (known.removal.undefined.nonzero().flatten() + rows.start).tolist()
         advance(len(known.records))
-    return columns, influence_sum, flagged
+    return values, influence_sum, flagged
+
+
+def _require_dense(choice: Choice, store: Any, engine: str | None) -> None:
+    """Blocks of records are for the exact Hessian, whose sums over them are all that it needs."""
+    asked = "store" if store is not None else "engine" if engine == "ray" else None
+    if asked is not None and choice.name != "dense":
+        raise InputError(
+            f"{asked}: it is for the exact Hessian, curvature='dense', and this layer has curvature={choice.name!r} "
+            f"({choice.why}); pass a larger memory=, or leave {asked} out"
+        )
+
+
+def _options(
+    names: list[str], trace: Trace | None, choice: Choice, full_step: bool, memory: float | None
+) -> dict[str, Any]:
+    """What the scores depend on beside the layer."""
+    remembered = None
+    if trace is not None:
+        digest = hashlib.sha256()
+        for held in (trace.mean_outputs, trace.mean_loss, trace.lower_quartile, trace.upper_quartile):
+            digest.update(b"none" if held is None else held.cpu().contiguous().numpy().tobytes())
+        remembered = digest.hexdigest()
+    return {
+        "scores": names,
+        "trace": remembered,
+        "curvature": choice.name if _curved(names) else None,
+        "full_step": full_step,
+        "memory": memory,
+        "noshadow version": __version__,
+    }
 
 
 def _spreads(spread: Any, gap: Any, held_out: Any) -> tuple[float, float] | None:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["SparseRows", "as_csr"]
+__all__ = ["SparseRows", "as_csr", "csr_rows"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,12 +99,23 @@ def as_csr(values: Any) -> Tensor | None:
     table = cast(Any, values).tocsr().copy()
     table.sum_duplicates()
     data = table.data if table.data.dtype.kind == "f" else table.data.astype(np.float64)
+    return _csr(
+        torch.from_numpy(table.indptr.astype(np.int64)),
+        torch.from_numpy(table.indices.astype(np.int64)),
+        torch.from_numpy(np.ascontiguousarray(data)),
+        table.shape,
+    )
+
+
+def csr_rows(features: Tensor, rows: slice) -> Tensor:
+    """Some rows of a table in torch's CSR layout, in that layout; entries are not copied."""
+    starts = features.crow_indices()[rows.start : rows.stop + 1]
+    entries = slice(int(starts[0]), int(starts[-1]))
+    shape = (len(starts) - 1, features.shape[1])
+    return _csr(starts - starts[0], features.col_indices()[entries], features.values()[entries], shape)
+
+
+def _csr(starts: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")  # it only holds the arrays
-        return torch.sparse_csr_tensor(
-            torch.from_numpy(table.indptr.astype(np.int64)),
-            torch.from_numpy(table.indices.astype(np.int64)),
-            torch.from_numpy(np.ascontiguousarray(data)),
-            size=table.shape,
-            check_invariants=False,
-        )
+        return torch.sparse_csr_tensor(starts, columns, values, size=shape, check_invariants=False)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from noshadow.errors import InputError, name_rows
 
-__all__ = ["check_sample_weight", "record_weights", "weights_of_classes"]
+__all__ = ["check_sample_weight", "no_weight", "record_weights", "weights_of_classes"]
 
 
 def check_sample_weight(weights: Tensor, n: int) -> Tensor:
@@ -68,6 +68,9 @@ def record_weights(
     if sample_weight is not None:
         own = sample_weight.to(targets.device).unsqueeze(1)
         weight = own if weight is None else own * weight
-    if weight is not None and not bool((weight > 0).any()):
-        raise InputError("sample_weight, class_weight: they are 0 for every record, so that none took part in training")
     return weight
+
+
+def no_weight() -> InputError:
+    """The error for weights of which none is positive."""
+    return InputError("sample_weight, class_weight: they are 0 for every record, so that none took part in training")

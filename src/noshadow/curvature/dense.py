@@ -18,9 +18,9 @@ Nothing of size n × (number of parameters) is ever held, so memory does not gro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -35,6 +35,7 @@ from noshadow.errors import InputError, name_rows
 from noshadow.heads import make_head
 from noshadow.layer import LastLayer
 from noshadow.memory import GIB
+from noshadow.passes import summed
 from noshadow.records import Records
 from noshadow.triangles import packed_size, unpack
 
@@ -181,16 +182,8 @@ def dense_curvature(layer: LastLayer, memory: float, advance: Advance = lambda _
     whitening = whiten(layer, chunk)
     advance(layer.n)
     size = whitening.transform.shape[1]
-    totals = [KroneckerSum(size, width, whitening.transform) for _ in range(layer.kind.parts(layer.n_outputs))]
-    fit = Fit(layer, whitening)
-    for rows in layer.chunks(chunk):
-        records = layer.records(rows)
-        x = records.design @ whitening.transform
-        for total, part in zip(totals, torch.split(records.packed_curvature, packed_size(width), dim=1), strict=True):
-            total.add(x, part)
-        fit.add(records, x)
-        advance(len(records))
-
+    found = summed(layer, "hessian", partial(_Moments, layer, whitening), chunk, advance)
+    totals, fit = found.totals, found.fit
     inverses, null = [], 0
     while totals:
         hessian = totals.pop(0).matrix()
@@ -211,6 +204,32 @@ def dense_curvature(layer: LastLayer, memory: float, advance: Advance = lambda _
         _inverses=inverses,
         _forms=[QuadraticForms(inverse, size, width) for inverse in inverses],
     )
+
+
+class _Moments:
+    """The sums of the second pass: the Hessian of each part, in whitened coordinates, and the fit."""
+
+    def __init__(self, layer: LastLayer, whitening: Whitening) -> None:
+        self._transform, self._packed = whitening.transform, packed_size(layer.kind.width(layer.n_outputs))
+        size, width = whitening.transform.shape[1], layer.kind.width(layer.n_outputs)
+        parts = layer.kind.parts(layer.n_outputs)
+        self.totals = [KroneckerSum(size, width, whitening.transform) for _ in range(parts)]
+        self.fit = Fit(layer, whitening)
+
+    def add(self, records: Records) -> None:
+        x = records.design @ self._transform
+        parts = torch.split(records.packed_curvature, self._packed, dim=1)
+        for total, part in zip(self.totals, parts, strict=True):
+            total.add(x, part)
+        self.fit.add(records, x)
+
+    def sums(self) -> dict[str, Tensor]:
+        return {**self.fit.sums(), **{f"total {k}": one.total for k, one in enumerate(self.totals)}}
+
+    def take(self, sums: Mapping[str, Tensor]) -> None:
+        for k, one in enumerate(self.totals):
+            one.total = sums[f"total {k}"]
+        self.fit.take({name: value for name, value in sums.items() if not name.startswith("total ")})
 
 
 def _apply(inverses: list[Tensor], columns: Tensor, width: int) -> Tensor:

@@ -48,25 +48,25 @@ class KroneckerSum:
         pairs = packed_size(r)
         # GEMMs are fastest when the product has more columns than rows
         self._tall = packed_size(k) < pairs
-        self._total = like.new_zeros((pairs, k, k) if self.pairs else sorted((pairs, packed_size(k))))
+        self.total = like.new_zeros((pairs, k, k) if self.pairs else sorted((pairs, packed_size(k))))
 
     def add(self, x: Tensor, weights: Tensor) -> None:
         """x (c, k), weights (c, R)."""
         if self.pairs:
-            for total, weight in zip(self._total, weights.T, strict=True):
+            for total, weight in zip(self.total, weights.T, strict=True):
                 total.addmm_(x.T, x * weight.unsqueeze(1))
         else:
             for place, tile in packed_outer_tiles(x.T.contiguous(), _tile_rows(len(x), self.r)):
                 if self._tall:
-                    self._total[place].addmm_(tile, weights)
+                    self.total[place].addmm_(tile, weights)
                 else:
-                    self._total[:, place].addmm_(weights.T, tile.T)
+                    self.total[:, place].addmm_(weights.T, tile.T)
 
     def matrix(self) -> Tensor:
         """(r·k, r·k), outputs major: entry (a·k + j, b·k + l) is Σ W_ab x_j x_l."""
         k, r = self.k, self.r
-        matrix = self._total.new_empty((r, k, r, k))
-        total = self._total.T if self._tall and not self.pairs else self._total
+        matrix = self.total.new_empty((r, k, r, k))
+        total = self.total.T if self._tall and not self.pairs else self.total
         start = 0
         for a in range(r):
             stop = start + r - a

@@ -61,6 +61,11 @@ class Curvature(Protocol):
     """The Hessian of a layer and the questions it answers."""
 
     @property
+    def layer(self) -> LastLayer:
+        """The layer as it sees it: with fewer records than columns, perhaps the n-sided form."""
+        ...
+
+    @property
     def rank(self) -> int:
         """Rank of the design matrix."""
         ...

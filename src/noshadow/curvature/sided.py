@@ -51,7 +51,7 @@ def n_sided(layer: LastLayer) -> LastLayer:
         coefficients = torch.cat([inner, theta[kept], layer.coefficients[p:]])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NoshadowWarning)  # what there is to say was said of the layer
-        return LastLayer(
+        found = LastLayer(
             torch.cat([features, own], dim=1),
             layer.outputs,
             layer.targets,
@@ -64,6 +64,7 @@ def n_sided(layer: LastLayer) -> LastLayer:
             class_weight=layer.class_weight,
             label_smoothing=layer.label_smoothing,
         )
+    return found if layer.blocks is None else found.in_blocks(layer.blocks.labelled("sided"))
 
 
 def _by_rotation(layer: LastLayer, unit: Tensor, theta: Tensor | None) -> tuple[Tensor, Tensor | None]:

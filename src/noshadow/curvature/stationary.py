@@ -25,6 +25,7 @@ from torch import Tensor
 from noshadow.curvature.inverse import psd_inverse
 from noshadow.curvature.whiten import Whitening
 from noshadow.layer import LastLayer
+from noshadow.passes import Additive
 from noshadow.records import Records
 
 __all__ = ["Fit", "Stationarity"]
@@ -62,8 +63,13 @@ class Stationarity:
         return self.decrement / typical if typical > 0 else math.inf
 
 
-class Fit:
+class Fit(Additive):
     """Sums over the records that say how the outputs fit features and targets."""
+
+    additive = (
+        *("_gradient", "_projection", "_plain_gradient", "_gram", "_misfit", "_spread", "_slope", "_targets"),
+        *("_halved.total", "_halved.squares", "_constant.total", "_constant.squares"),
+    )
 
     def __init__(self, layer: LastLayer, whitening: Whitening) -> None:
         self._layer, self._whitening = layer, whitening
@@ -75,7 +81,8 @@ class Fit:
         self._gram = self._mean.new_zeros((k, k))
         self._misfit = self._spread = self._slope = self._targets = 0.0
         self._halved = _Total()
-        self._constant = _Total() if whitening.mean_target is not None and layer.bias else None
+        self._has_constant = whitening.mean_target is not None and layer.bias
+        self._constant = _Total()
 
     def add(self, records: Records, x: Tensor) -> None:
         """Some records, and their design in whitened coordinates, x (c, k)."""
@@ -93,7 +100,7 @@ class Fit:
         self._spread += float(head.reduce(z - self._mean).square().sum())
         weights = None if records.weights is None else records.weights.mean(1)
         self._halved.add(head.loss_change(z, y, 0.5 * (self._mean - z)), weights)
-        if self._constant is not None and self._whitening.mean_target is not None:
+        if self._has_constant and self._whitening.mean_target is not None:
             self._constant.add(head.loss_change(z, y, self._whitening.mean_target - z), weights)
 
     @property
@@ -118,7 +125,7 @@ class Fit:
             best_penalizes_bias=covers_bias,
             share=share,
             halving=self._halved.in_standard_errors,
-            constant=None if self._constant is None else self._constant.in_standard_errors,
+            constant=self._constant.in_standard_errors if self._has_constant else None,
             unit=1.0 if self._layer.kind.classifies else math.sqrt(self._targets),
         )
 
@@ -182,13 +189,13 @@ class _Total:
     """A weighted sum over the records, and how sure it is."""
 
     def __init__(self) -> None:
-        self._sum = self._squares = 0.0
+        self.total = self.squares = 0.0
 
     def add(self, values: Tensor, weights: Tensor | None) -> None:
         values = values if weights is None else weights * values
-        self._sum += float(values.sum())
-        self._squares += float(values.square().sum())
+        self.total += float(values.sum())
+        self.squares += float(values.square().sum())
 
     @property
     def in_standard_errors(self) -> float:
-        return self._sum / math.sqrt(self._squares) if self._squares > 0 else 0.0
+        return self.total / math.sqrt(self.squares) if self.squares > 0 else 0.0

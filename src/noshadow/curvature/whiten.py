@@ -19,12 +19,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from noshadow.heads import Head
 from noshadow.layer import LastLayer
+from noshadow.passes import Additive, summed
+from noshadow.records import Records
 
 __all__ = ["Whitening", "whiten"]
 
@@ -104,14 +108,14 @@ def whiten(layer: LastLayer, chunk: int) -> Whitening:
 def _products(layer: LastLayer, chunk: int) -> _Products:
     """In one pass; in two more where squares of the features would leave the range of double precision."""
     scale = torch.ones(layer.n_columns, dtype=torch.float64, device=layer.device)
-    gram, cross, mean_output, mean_target = _sums(layer, scale, chunk)
+    gram, cross, mean_output, mean_target = _sums(layer, scale, chunk, "products")
     squares = gram.diagonal()
     unsafe = (squares < _SAFE_SQUARES[0]) | ~(squares < _SAFE_SQUARES[1]) | ~torch.isfinite(cross).all(1)
     if layer.precision == torch.float64 and bool(unsafe.any()):
         sizes = _column_sizes(layer, chunk)
         if bool((unsafe & (sizes > 0)).any()):  # not only columns of zeros
             scale = torch.where(sizes > _SMALLEST_COLUMN, 1.0 / sizes.clamp(min=_SMALLEST_COLUMN), 0.0)
-            gram, cross, mean_output, mean_target = _sums(layer, scale, chunk)
+            gram, cross, mean_output, mean_target = _sums(layer, scale, chunk, "scaled-products")
     root = gram.diagonal().sqrt()
     alive = (root > 0) & (scale > 0)
     unit = torch.where(alive, 1.0 / torch.where(alive, root, 1.0), 0.0)
@@ -119,22 +123,31 @@ def _products(layer: LastLayer, chunk: int) -> _Products:
     return _Products(norms, gram * unit * unit.unsqueeze(1), cross * unit.unsqueeze(1), mean_output, mean_target)
 
 
-def _sums(layer: LastLayer, scale: Tensor, chunk: int) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+def _sums(layer: LastLayer, scale: Tensor, chunk: int, name: str) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """X̃ᵀX̃ and X̃ᵀZ of the scaled columns, the mean output and, of values, the weighted mean target."""
-    gram = scale.new_zeros((layer.n_columns, layer.n_columns))
-    total, targets, weight = scale.new_zeros(layer.n_outputs), scale.new_zeros(layer.n_outputs), 0.0
-    cross = scale.new_zeros((layer.n_columns, len(layer.kind.reduce(total))))
-    for rows in layer.chunks(chunk):
-        records = layer.records(rows)
-        x = records.design.mul_(scale)
-        gram.addmm_(x.T, x)
-        cross.addmm_(x.T, layer.kind.reduce(records.outputs))
-        total += records.outputs.sum(0)
-        if not layer.kind.classifies:
+    found = summed(layer, name, partial(_ProductSums, layer.kind, layer.n_outputs, scale), chunk)
+    targets = None if layer.kind.classifies else found.targets / found.weight
+    return found.gram, found.cross, found.outputs / layer.n, targets
+
+
+class _ProductSums(Additive):
+    additive = ("gram", "cross", "outputs", "targets", "weight")
+
+    def __init__(self, kind: Head, n_outputs: int, scale: Tensor) -> None:
+        self._kind, self._scale = kind, scale
+        self.gram = scale.new_zeros((len(scale), len(scale)))
+        self.outputs, self.targets, self.weight = scale.new_zeros(n_outputs), scale.new_zeros(n_outputs), 0.0
+        self.cross = scale.new_zeros((len(scale), len(kind.reduce(self.outputs))))
+
+    def add(self, records: Records) -> None:
+        x = records.design.mul_(self._scale)
+        self.gram.addmm_(x.T, x)
+        self.cross.addmm_(x.T, self._kind.reduce(records.outputs))
+        self.outputs += records.outputs.sum(0)
+        if not self._kind.classifies:
             own = torch.ones_like(x[:, :1]) if records.weights is None else records.weights.mean(1, keepdim=True)
-            targets += (own * records.targets).sum(0)
-            weight += float(own.sum())
-    return gram, cross, total / layer.n, None if layer.kind.classifies else targets / weight
+            self.targets += (own * records.targets).sum(0)
+            self.weight += float(own.sum())
 
 
 def _column_sizes(layer: LastLayer, chunk: int) -> Tensor:

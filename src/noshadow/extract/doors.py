@@ -33,11 +33,13 @@ class Door:
     recognises  whether a model is of this kind
     function    "module:function" that opens the door; imported when it is needed
     complete    its models hold their data and their objective, so that nothing may be stated beside them
+    caches      it can keep the features in a folder
     """
 
     recognises: Callable[[Any], bool]
     function: str
     complete: bool = False
+    caches: bool = False
 
     def open(self, model: Any, data: Any, objective: Objective, options: Options) -> Extracted:
         """The last layer of a model of this kind."""
@@ -56,7 +58,7 @@ def instance_of(module: str, name: str) -> Callable[[Any], bool]:
 
 
 DOORS: dict[str, Door] = {
-    "a torch Module": Door(instance_of("torch.nn", "Module"), "noshadow.extract.torch:extract_torch"),
+    "a torch Module": Door(instance_of("torch.nn", "Module"), "noshadow.extract.torch:extract_torch", caches=True),
     "a scikit-learn estimator": Door(
         instance_of("sklearn.base", "BaseEstimator"), "noshadow.extract.sklearn:extract_sklearn"
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,8 @@ class Options:
     batch_size  records in a forward pass
     fits        is told the size of the head as soon as it is known; refuses it with an InputError
     progress    see ``noshadow.progress``
+    cache       a folder that keeps what the layer sees and gives; None: it is held in memory
+    cache_dtype what features are kept in, "float32" or "bfloat16"; None: as the model gives them
     """
 
     layer: str | None = None
@@ -40,6 +43,8 @@ class Options:
     batch_size: int = 256
     fits: Fits = _anything
     progress: Progress = None
+    cache: str | os.PathLike[str] | None = None
+    cache_dtype: str | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ def extract(
     batch_size: int = 256,
     fits: Fits = lambda _: None,
     progress: Progress = None,
+    cache: str | os.PathLike[str] | None = None,
+    cache_dtype: str | None = None,
 ) -> Extracted:
     """The last layer of a model that one of ``DOORS`` knows.
 
@@ -44,8 +47,12 @@ def extract(
                 raise InputError(f"{argument}: {name} already holds it; {remedy}")
     elif data is None:
         raise InputError("data: pass the training data, as a Dataset, a DataLoader or (X, y)")
+    if cache is not None and not door.caches:
+        raise InputError(f"cache: it spares the forward pass of a torch Module, and {name} has none; leave it out")
+    if cache is None and cache_dtype is not None:
+        raise InputError("cache_dtype: there is no cache; pass cache= too, or leave it out")
     objective = objective.resolved()
-    found = door.open(model, data, objective, Options(layer, output, batch_size, fits, progress))
+    found = door.open(model, data, objective, Options(layer, output, batch_size, fits, progress, cache, cache_dtype))
     objective.require(found.layer.head)
     return found if found.index is not None else replace(found, index=_index(data))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from noshadow.errors import InputError, NoshadowWarning
@@ -79,7 +80,8 @@ def _require_shape(outputs: Tensor | None, mean: Tensor, layer: LastLayer) -> No
 def _require_logits(mean: Tensor, layer: LastLayer) -> None:
     """Refuse mean probabilities where the layer's outputs are logits."""
     kind = layer.kind
-    if kind.concern(mean.to(layer.outputs), layer.targets) is None or kind.concern(layer.outputs, layer.targets):
+    outputs = mean.to(device=layer.device, dtype=torch.float64)
+    if layer.notes or kind.concern(outputs, layer.targets) is None:  # the layer's own were looked at when it was made
         return
     raise InputError(
         "trace: its outputs look like probabilities (all within [0, 1]), those of the layer are logits; record the "

@@ -36,7 +36,8 @@ def extract_torch(
 
     weight_decay λ, on a mean loss, becomes Λ = nλ and the like (``ridge_of_weight_decay``); ridge gives Λ itself.
     Of the options, ``layer`` and ``output`` choose among several heads; ``fits`` is told the size of the head after the
-    first batch, where it is known.
+    first batch, where it is known; with ``cache`` what the layer sees and gives is kept in a folder, from which an
+    interrupted pass goes on (``noshadow.extract.torch.caching``).
     """
     network = unwrapped(model)
     require_readable(network)
@@ -48,7 +49,13 @@ def extract_torch(
         if objective.head is not None:  # otherwise only the targets say which it is
             options.fits(Size(n, columns, outputs, objective.head))
 
-    seen = Pass(network, signature, source.total, options.layer, options.output, size_known)
+    chosen = (network, signature, source.total, options.layer, options.output, size_known)
+    if options.cache is None:
+        seen = Pass(*chosen)
+    else:
+        from noshadow.extract.torch.caching import CachedPass  # files are not for a pass in memory
+
+        seen = CachedPass(*chosen, folder=options.cache, dtype=options.cache_dtype)
     with (
         evaluating(network),
         running_eagerly(),
@@ -144,13 +151,16 @@ class Pass:
         self.head, self.layer, self.activations = match.call.module, match.call.name, match.activations
         self.theta = coefficients(self.head)
         if self.total is not None and match.x is not None:
-            p, m = match.x.shape[1], match.z.shape[1]
-            require_free_memory(
-                self.total * (p * match.x.element_size() + m * (match.z.element_size() + 8)),
-                f"data: what the last layer sees and gives for {self.total:,} records ({p:,} features, {m:,} outputs)",
-                "audit a part of the records with torch.utils.data.Subset, or use a machine with more memory",
-            )
-            self.fits(self.total, p + int(isinstance(self.head.bias, Tensor)), m)
+            self._require_memory(self.total, match.x, match.z)
+            self.fits(self.total, match.x.shape[1] + int(isinstance(self.head.bias, Tensor)), match.z.shape[1])
+
+    def _require_memory(self, n: int, x: Tensor, z: Tensor) -> None:
+        p, m = x.shape[1], z.shape[1]
+        require_free_memory(
+            n * (p * x.element_size() + m * (z.element_size() + 8)),
+            f"data: what the last layer sees and gives for {n:,} records ({p:,} features, {m:,} outputs)",
+            "keep it on disk with cache=, or audit a part of the records with torch.utils.data.Subset",
+        )
 
     def _output_of(self, batch: Batch) -> Tensor:
         (result,) = named_outputs(self._call(batch), batch.count, self.output).values()
@@ -198,6 +208,11 @@ class Pass:
 
     def collected(self) -> tuple[Tensor, Tensor, str | None]:
         """Outputs and targets of all records, and a note on which element of the records is the target."""
+        self._require_all_rows()
+        z = self.outputs.all()
+        return z, *choose_target({name: rows.all() for name, rows in self.targets.items()}, z, self.signature)
+
+    def _require_all_rows(self) -> None:
         if self.head is None:
             raise InputError("data: it has no records")
         if self.total is not None and self.rows != self.total:
@@ -205,8 +220,10 @@ class Pass:
                 f"data: {self.rows} rows came out of {self.total} records; pass a loader whose collate_fn keeps each "
                 "record once"
             )
-        z = self.outputs.all()
-        return z, *choose_target({name: rows.all() for name, rows in self.targets.items()}, z, self.signature)
+
+    def made(self, z: Tensor, target: Tensor, **facts: Any) -> LastLayer:
+        """The layer of all that was collected."""
+        return LastLayer(self.features.all(), z, target, **facts)
 
     def extracted(self, objective: Objective, source: str, notes: tuple[str, ...]) -> Extracted:
         z, target, note = self.collected()
@@ -216,8 +233,7 @@ class Pass:
         decay = None if objective.optimizer is None else read_optimizer(objective.optimizer, self.head)
         if decay is not None and objective.ridge is None:
             objective = objective.with_decay(decay.weight_decay)
-        found = LastLayer(
-            self.features.all(),
+        found = self.made(
             z,
             target,
             head=head,

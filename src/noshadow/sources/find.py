@@ -1,0 +1,118 @@
+"""The table of a path, of several, or of chunks: by what is there, never by a guess at an order."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from noshadow.errors import FileError, InputError
+from noshadow.sources.chunks import ChunksTable
+from noshadow.sources.flat import Flat, npy_table, tensors_table
+from noshadow.sources.parquet import ParquetTable
+from noshadow.sources.rows import NAMES, OPTIONAL
+from noshadow.sources.tables import Shards, Table
+
+__all__ = ["find_table", "numbered", "one_shard"]
+
+_ALL = (*NAMES, *OPTIONAL)
+_SUFFIXES = (".safetensors", ".parquet")
+_REMEDY = "pass a list of the shards in their order"
+
+
+def find_table(records: Any) -> Table:
+    """What ``LastLayer.open`` was given, as one table."""
+    if isinstance(records, (Flat, Shards)):
+        return records
+    if _is_shard(records):
+        path = records if isinstance(records, Mapping) else Path(records)
+        if isinstance(path, Path) and path.is_dir() and not _is_npy_folder(path):
+            return _joined([one_shard(shard) for shard in _shards_of(path)])
+        return one_shard(path)
+    if isinstance(records, (list, tuple)) and records and all(map(_is_shard, records)):
+        return _joined([one_shard(shard) for shard in records])
+    if isinstance(records, Iterable) and not isinstance(records, (str, bytes)):
+        return ChunksTable(records)
+    raise InputError(
+        f"records: expected a path, a list of paths or chunks that can be read again and again, got "
+        f"{type(records).__name__}"
+    )
+
+
+def one_shard(shard: Any) -> Table:
+    """A safetensors or Parquet file, a folder with an .npy file for each array, or a mapping from array to .npy."""
+    if isinstance(shard, Mapping):
+        unknown = [name for name in shard if name not in _ALL]
+        if unknown:
+            raise InputError(f"records: {unknown[0]!r} is none of {', '.join(_ALL)}")
+        return npy_table({name: Path(path) for name, path in shard.items()}, str(next(iter(shard.values()))))
+    path = Path(shard)
+    if path.is_dir():
+        if not _is_npy_folder(path):
+            raise FileError(f"records: {path} has no features.npy, outputs.npy and targets.npy in it")
+        return npy_table({name: path / f"{name}.npy" for name in _ALL if (path / f"{name}.npy").exists()}, str(path))
+    if not path.exists():
+        raise FileError(f"records: {path} does not exist")
+    if path.suffix == ".safetensors":
+        return tensors_table(path, _ALL)
+    if path.suffix == ".parquet":
+        return ParquetTable(path, _ALL)
+    raise InputError(
+        f"records: {path} must be a .safetensors or .parquet file, or a folder with features.npy, outputs.npy and "
+        "targets.npy"
+    )
+
+
+def numbered(names: list[str], where: str) -> list[str]:
+    """Names of shards in the order of the numbers in them, of which none is missing: ``part-2`` before ``part-10``,
+    ``00001-of-00008`` with seven others."""
+    found: dict[int, str] = {}
+    for name in names:
+        numbers = re.findall(r"\d+", Path(name).stem)
+        if not numbers:
+            raise FileError(f"records: {where}: {name} has no number in its name; {_REMEDY}")
+        total = re.search(r"(\d+)-of-(\d+)", name)
+        number = int(total[1] if total else numbers[-1])
+        if total and int(total[2]) != len(names):
+            raise FileError(f"records: {where}: {name} is one of {int(total[2])} shards, but {len(names)} are there")
+        if number in found:
+            raise FileError(f"records: {where}: {found[number]} and {name} have the same number; {_REMEDY}")
+        found[number] = name
+    first = min(found)
+    if first > 1:
+        raise FileError(f"records: {where}: the first shard is number {first}; those before it are missing")
+    for number in range(first, first + len(found)):
+        if number not in found:
+            raise FileError(f"records: {where}: shard {number} is missing, there are others after it; {_REMEDY}")
+    return [found[number] for number in sorted(found)]
+
+
+def _is_shard(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return bool(value) and all(isinstance(path, (str, os.PathLike)) for path in value.values())
+    return isinstance(value, (str, os.PathLike))
+
+
+def _is_npy_folder(path: Path) -> bool:
+    return any((path / f"{name}.npy").exists() for name in NAMES)
+
+
+def _shards_of(folder: Path) -> list[Path]:
+    entries = [one for one in folder.iterdir() if not one.name.startswith(".")]
+    shards = [one for one in entries if one.suffix in _SUFFIXES or (one.is_dir() and _is_npy_folder(one))]
+    if not shards:
+        raise FileError(
+            f"records: {folder} holds no shards: neither .safetensors nor .parquet files, nor features.npy, "
+            "outputs.npy and targets.npy"
+        )
+    if len(shards) == 1 and "-of-" not in shards[0].name:
+        return shards
+    return [folder / name for name in numbered([one.name for one in shards], str(folder))]
+
+
+def _joined(parts: list[Table]) -> Table:
+    """Shards without rows say nothing of their columns and are left out; if none has rows, the first stands for all."""
+    full = [part for part in parts if part.n] or parts[:1]
+    return full[0] if len(full) == 1 else Shards(tuple(full))

@@ -36,10 +36,9 @@ def kind_of(layer: LastLayer) -> Kind:
 
 def output_frame(layer: LastLayer) -> Tensor | None:
     """(m, r): the reduced coordinates in those of the classes, orthonormal; None where there is no reduction."""
-    if layer.kind.name != "softmax":
-        return None
     identity = torch.eye(layer.n_outputs, dtype=torch.float64, device=layer.device)
-    return layer.kind.reduce(identity)
+    frame = layer.kind.reduce(identity)
+    return frame if frame.shape[1] < layer.n_outputs else None
 
 
 @dataclass(frozen=True, eq=False)

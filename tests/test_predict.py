@@ -382,3 +382,21 @@ def test_several_outputs_have_no_rates():
     assert "attack_accuracy" not in score(layer)
     with pytest.raises(InputError, match="spread: rates are predicted for one output, this layer has 2"):
         score(layer, spread=(1.0, 1.0))
+
+
+def test_a_network_has_not_the_law_of_fixed_features(networks):
+    """Its last layer may be at an optimum, its features know the members: no rates without held-out records."""
+    x, y = networks[3]
+    torch.manual_seed(0)
+    hidden = torch.nn.Linear(6, 8)
+    with torch.no_grad():
+        features = torch.tanh(hidden(x)).numpy()
+    fit = LogisticRegression(C=1.0, tol=1e-12, max_iter=10_000, fit_intercept=False).fit(features, y.numpy())
+    last = torch.nn.Linear(8, 1, bias=False)
+    with torch.no_grad():
+        last.weight.copy_(torch.as_tensor(fit.coef_))
+    network = torch.nn.Sequential(hidden, torch.nn.Tanh(), last)
+    found = noshadow.audit(network, (x, y.float()), head="logistic", ridge=1.0)
+    assert "attack_accuracy" not in found.table
+    alone = noshadow.audit(last, (torch.as_tensor(features), y.float()), head="logistic", ridge=1.0)
+    assert "attack_accuracy" in alone.table

@@ -288,6 +288,7 @@ def audit(
         trace,
         spread=spreads,
         held_out=others,
+        fixed_features=not _trains_features(model, found.source),
         source="rerun",
         curvature=curvature,
         refine=refine,
@@ -352,6 +353,13 @@ def _targets(found: Extracted) -> dict[str, Any]:
     if targets.ndim == 1 or targets.shape[1] == 1:
         return {"target": targets.reshape(-1)}
     return {f"target_{k}": targets[:, k] for k in range(targets.shape[1])}
+
+
+def _trains_features(model: Any, name: str) -> bool:
+    """A network, whose last layer sees what the layers before it learned of these very records."""
+    if isinstance(model, torch.nn.Module):
+        return sum(any(True for _ in part.parameters(recurse=False)) for part in model.modules()) > 1
+    return name.startswith("MLP")
 
 
 def _remembered(trace: Any) -> str:

@@ -184,6 +184,7 @@ def score_with_diagnostics(
     spread: tuple[float, float] | None = None,
     gap: float | None = None,
     held_out: Any = None,
+    fixed_features: bool = True,
     source: Source = "stated",
     full_step: bool = False,
     memory: float | None = None,
@@ -192,11 +193,14 @@ def score_with_diagnostics(
     engine: str | None = None,
     address: str | None = None,
 ) -> tuple[pd.DataFrame, Diagnostics]:
-    """The scores and what was found on the way, without warnings."""
+    """The scores and what was found on the way, without warnings.
+
+    fixed_features  nobody trained them on these records: a converged head then has the law of its own parameters
+    """
     remembered = None if trace is None else Trace.of(trace, layer)
     spreads = _spreads(spread, gap, held_out)
     # without a rerun and without a run to look at, the head may be known to have converged once its Hessian is
-    settled = spreads is None and (remembered is None or remembered.mean_outputs is None)
+    settled = fixed_features and spreads is None and (remembered is None or remembered.mean_outputs is None)
     stated = spreads is not None or held_out is not None
     _require_ratable(layer, spreads, gap, held_out)
     several = not layer.kind.classifies and layer.n_outputs > 1  # the law is that of one output

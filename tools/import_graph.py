@@ -32,7 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("comparison",),
     ("drawing", "extract"),
     ("diagnostics", "network", "shadow", "trace"),
-    ("scores",),
+    ("rating", "scores"),
     ("accuracy", "candidates"),
     ("canary", "scoring"),
     ("audit", "bench"),

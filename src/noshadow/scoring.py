@@ -25,17 +25,18 @@ from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.layer import LastLayer
 from noshadow.memory import working_memory
 from noshadow.passes import in_blocks
-from noshadow.predict import (
-    Calibration,
-    HeldOut,
-    Rates,
-    Source,
-    calibrate,
-    converged_rates,
-    plain_loss,
-    rates_of_law,
-)
+from noshadow.predict import Source, converged_rates
 from noshadow.progress import Advance, Progress, progress_bar
+from noshadow.rating import (
+    OF_CALIBRATED,
+    OF_CONVERGED,
+    WHAT_RATES_NEED,
+    has_converged,
+    learned_features,
+    predicted_rates,
+    read_spreads,
+    require_ratable,
+)
 from noshadow.scores import SCORES, Known, Need, resolve
 from noshadow.trace import Trace
 
@@ -198,17 +199,17 @@ def score_with_diagnostics(
     fixed_features  nobody trained them on these records: a converged head then has the law of its own parameters
     """
     remembered = None if trace is None else Trace.of(trace, layer)
-    spreads = _spreads(spread, gap, held_out)
+    spreads = read_spreads(spread, gap, held_out)
     # without a rerun and without a run to look at, the head may be known to have converged once its Hessian is
     settled = fixed_features and spreads is None and (remembered is None or remembered.mean_outputs is None)
     stated = spreads is not None or held_out is not None
-    _require_ratable(layer, spreads, gap, held_out)
+    require_ratable(layer, spreads, gap, held_out)
     several = not layer.kind.classifies and layer.n_outputs > 1  # the law is that of one output
     names = resolve(layer.kind, scores, given(remembered, (stated or settled) and not several))
     if refine is not None and not 0 < refine <= 1:
         raise InputError(f"refine: expected a share of the records between 0 and 1, got {refine!r}")
     rated = [name for name in names if SCORES[name].compute is None]
-    wanted = [*(_OF_CONVERGED if settled else ()), *(_OF_CALIBRATED if stated else ())] if rated else []
+    wanted = [*(OF_CONVERGED if settled else ()), *(OF_CALIBRATED if stated else ())] if rated else []
     basis = [name for name in wanted if SCORES[name].obstacle(layer.kind) is None]
     computed = list(dict.fromkeys([name for name in names if name not in rated] + basis))
     choice = choose(curvature, Size.of(layer), memory)
@@ -232,34 +233,19 @@ def score_with_diagnostics(
                 accuracy = _accuracy(place, hessian, values, memory, None if of_run else refine, full_step)
                 diagnostics = _diagnostics(layer, hessian, influence_sum, flagged, of_run, choice, accuracy)
     _require_finite(values)
-    settled = settled and _has_converged(diagnostics) and not _learned_features(layer, values, held_out)
+    settled = settled and has_converged(diagnostics) and not learned_features(layer, values, held_out)
     if rated and not (settled or stated):
         if scores is not None:
-            raise InputError(f"scores: {rated[0]!r} needs {_WHAT_RATES_NEED}")
+            raise InputError(f"scores: {rated[0]!r} needs {WHAT_RATES_NEED}")
         names = [name for name in names if name not in rated]
     elif rated:
         if settled:
             calibration, rates = converged_rates(layer.kind, pulled, values)
         else:
-            calibration, rates = _rates(layer, values, remembered, spreads, gap, held_out, source)
+            calibration, rates = predicted_rates(layer, values, remembered, spreads, gap, held_out, source)
         diagnostics = replace(diagnostics, calibration=calibration)
         values |= {name: getattr(rates, name.removeprefix("attack_")) for name in rated}
     return pd.DataFrame({name: values[name] for name in names}), diagnostics
-
-
-# what rates are made of
-_OF_CALIBRATED = ("exposure", "leverage", "loss")
-_OF_CONVERGED = ("leverage", "loss", "influence", "newton", "signal_shift", "signal_variance")
-_CONVERGED = 0.1  # leftover gradients, in those of a typical record
-_WHAT_RATES_NEED = (
-    "records that the model was not trained on, as held_out=, or the spread of the attack's statistic over "
-    "retrainings, as spread=; only a converged head does without"
-)
-
-
-def _has_converged(found: Diagnostics) -> bool:
-    """A head at its optimum, on features that are as they are: its law over data is known without retraining."""
-    return found.stationarity is not None and found.stationarity < _CONVERGED and not found.null_directions
 
 
 def given(trace: Trace | None, calibrated: bool = False) -> frozenset[Need]:
@@ -391,93 +377,6 @@ def _options(
         "memory": memory,
         "noshadow version": __version__,
     }
-
-
-def _spreads(spread: Any, gap: Any, held_out: Any) -> tuple[float, float] | None:
-    """The two spreads, checked."""
-    if gap is not None and held_out is not None:
-        raise InputError("gap: held_out= says it; pass one of the two")
-    if gap is not None and not (isinstance(gap, (int, float, np.floating, np.integer)) and math.isfinite(gap)):
-        raise InputError(f"gap: expected a number, mean statistic of members minus that of others, got {gap!r}")
-    if spread is None:
-        if gap is not None:
-            raise InputError("gap: it scales the predicted rates, which need spread= too")
-        return None
-    try:
-        inside, outside = (float(value) for value in spread)
-    except (TypeError, ValueError):
-        raise InputError(f"spread: expected two numbers, of members and of held-out records, got {spread!r}") from None
-    if not (0 < inside < math.inf and 0 < outside < math.inf):
-        raise InputError(f"spread: expected two positive numbers, got {spread!r}")
-    return inside, outside
-
-
-def _require_ratable(layer: LastLayer, spreads: Any, gap: Any, held_out: Any) -> None:
-    """What was passed for the predicted rates is of use to this head."""
-    passed = [name for name, value in (("spread", spreads), ("gap", gap), ("held_out", held_out)) if value is not None]
-    if not passed:
-        return
-    if not layer.kind.signals:
-        raise InputError(f"{passed[0]}: independent labels have no single attack statistic; audit a label at a time")
-    if not layer.kind.classifies and layer.n_outputs > 1:
-        raise InputError(f"{passed[0]}: rates are predicted for one output, this layer has {layer.n_outputs}")
-    if not layer.kind.classifies and gap is not None:
-        raise InputError("gap: the law of squared error is not scaled; leave it out")
-    if layer.kind.classifies and passed == ["spread"]:
-        raise InputError("spread: how far records move is scaled by gap= or held_out=; pass one of the two")
-
-
-def _learned_features(layer: LastLayer, values: dict[str, Any], held_out: Any) -> bool:
-    """Held-out records differ by more than the head alone explains: its features were trained on the members."""
-    if held_out is None or not layer.kind.classifies:
-        return held_out is not None
-    others = HeldOut.of(layer.kind, *_pair(held_out))
-    phi = _statistic_of(layer)
-    gap = phi.mean() - others.statistic.mean()
-    error = math.hypot(phi.std() / math.sqrt(len(phi)), others.statistic.std() / math.sqrt(len(others.statistic)))
-    return bool(abs(gap - values["signal_shift"].mean()) > 3.0 * error)
-
-
-def _statistic_of(layer: LastLayer) -> Any:
-    """φ of all records, read by chunk."""
-    found = []
-    for rows in layer.chunks(_PLAIN_CHUNK):
-        records = layer.records(rows)
-        found.append(records.head.signal(records.outputs, records.targets))
-    return torch.cat(found).cpu().numpy()
-
-
-def _rates(
-    layer: LastLayer,
-    values: dict[str, Any],
-    trace: Trace | None,
-    spreads: tuple[float, float] | None,
-    gap: float | None,
-    held_out: Any,
-    source: Source,
-) -> tuple[Calibration, Rates]:
-    """The predicted rates of all records, and what they rest on."""
-    others = None if held_out is None else HeldOut.of(layer.kind, *_pair(held_out))
-    phi = _statistic_of(layer)
-    loss = plain_loss(phi) if layer.kind.classifies else values["loss"]
-    calibration = calibrate(layer.kind, values["exposure"], phi, loss, others, spreads, gap, source)
-    if layer.kind.classifies:
-        return calibration, calibration.rates(values["exposure"])
-    # squared error: the residual of the run, its mean square where losses were kept
-    error = values["loss"]
-    if trace is not None and trace.losses is not None and trace.mean_outputs is not None:
-        error = trace.losses.mean(slice(None)).numpy()
-    elif trace is not None and trace.mean_outputs is not None:
-        error = layer.kind.loss(trace.mean_outputs.to(layer.outputs), layer.targets).numpy()
-    return calibration, rates_of_law(values["leverage"], np.sqrt(error), calibration.spread_out * calibration.resampled)
-
-
-def _pair(held_out: Any) -> tuple[Any, Any]:
-    if isinstance(held_out, LastLayer):
-        return held_out.outputs, held_out.targets
-    if not (isinstance(held_out, (tuple, list)) and len(held_out) == 2):
-        raise InputError("held_out: expected (outputs, targets) of records that the model was not trained on")
-    return held_out[0], held_out[1]
 
 
 def _chunks(

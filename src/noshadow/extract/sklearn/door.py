@@ -33,7 +33,7 @@ def extract_sklearn(
     model: BaseEstimator,
     data: Any,
     objective: Objective,
-    options: Options = Options(),  # noqa: B008  frozen
+    options: Options = Options(),  # noqa: B008  it is frozen, and may be shared
 ) -> Extracted:
     """The last layer of a fitted estimator on its training data (X, y)."""
     for argument, value in {

@@ -30,7 +30,7 @@ def extract_torch(
     model: nn.Module,
     data: Any,
     objective: Objective,
-    options: Options = Options(),  # noqa: B008  frozen
+    options: Options = Options(),  # noqa: B008  it is frozen, and may be shared
 ) -> Extracted:
     """One forward pass over the data in the dataset's order, in eval mode, without gradients.
 

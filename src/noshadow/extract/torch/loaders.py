@@ -256,7 +256,8 @@ def _same(a: Any, b: Any) -> bool:
 def undisturbed() -> Iterator[None]:
     """The random states of Python, NumPy and torch are afterwards what they were before."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002  the global one is meant
-    on_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch gives it no types
+    on_devices = torch.cuda.get_rng_state_all() if started else []
     try:
         yield
     finally:

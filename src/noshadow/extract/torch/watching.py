@@ -69,7 +69,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
     try:
         model.eval()
-    except NotImplementedError:
+    except NotImplementedError:  # torch's own answer for an exported program
         raise InputError(
             "model: an exported program has no eval mode and no layers to watch; pass the nn.Module that it was made "
             "from"

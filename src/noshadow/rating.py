@@ -1,0 +1,128 @@
+"""The predicted rates of a scored layer: what may be passed for them, when a head needs none of it, and the rates."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from noshadow.diagnostics import Diagnostics
+from noshadow.errors import InputError
+from noshadow.layer import LastLayer
+from noshadow.predict import Calibration, HeldOut, Rates, Source, calibrate, plain_loss, rates_of_law
+from noshadow.trace import Trace
+
+__all__ = [
+    "OF_CALIBRATED",
+    "OF_CONVERGED",
+    "WHAT_RATES_NEED",
+    "has_converged",
+    "learned_features",
+    "predicted_rates",
+    "read_spreads",
+    "require_ratable",
+]
+
+_CHUNK = 65_536  # records at a time
+# what rates are made of
+OF_CALIBRATED = ("exposure", "leverage", "loss")
+OF_CONVERGED = ("leverage", "loss", "influence", "newton", "signal_shift", "signal_variance")
+_CONVERGED = 0.1  # leftover gradients, in those of a typical record
+WHAT_RATES_NEED = (
+    "records that the model was not trained on, as held_out=, or the spread of the attack's statistic over "
+    "retrainings, as spread=; only a converged head does without"
+)
+
+
+def has_converged(found: Diagnostics) -> bool:
+    """A head at its optimum, on features that are as they are: its law over data is known without retraining."""
+    return found.stationarity is not None and found.stationarity < _CONVERGED and not found.null_directions
+
+
+def read_spreads(spread: Any, gap: Any, held_out: Any) -> tuple[float, float] | None:
+    """The two spreads, checked."""
+    if gap is not None and held_out is not None:
+        raise InputError("gap: held_out= says it; pass one of the two")
+    if gap is not None and not (isinstance(gap, (int, float, np.floating, np.integer)) and math.isfinite(gap)):
+        raise InputError(f"gap: expected a number, mean statistic of members minus that of others, got {gap!r}")
+    if spread is None:
+        if gap is not None:
+            raise InputError("gap: it scales the predicted rates, which need spread= too")
+        return None
+    try:
+        inside, outside = (float(value) for value in spread)
+    except (TypeError, ValueError):
+        raise InputError(f"spread: expected two numbers, of members and of held-out records, got {spread!r}") from None
+    if not (0 < inside < math.inf and 0 < outside < math.inf):
+        raise InputError(f"spread: expected two positive numbers, got {spread!r}")
+    return inside, outside
+
+
+def require_ratable(layer: LastLayer, spreads: Any, gap: Any, held_out: Any) -> None:
+    """What was passed for the predicted rates is of use to this head."""
+    passed = [name for name, value in (("spread", spreads), ("gap", gap), ("held_out", held_out)) if value is not None]
+    if not passed:
+        return
+    if not layer.kind.signals:
+        raise InputError(f"{passed[0]}: independent labels have no single attack statistic; audit a label at a time")
+    if not layer.kind.classifies and layer.n_outputs > 1:
+        raise InputError(f"{passed[0]}: rates are predicted for one output, this layer has {layer.n_outputs}")
+    if not layer.kind.classifies and gap is not None:
+        raise InputError("gap: the law of squared error is not scaled; leave it out")
+    if layer.kind.classifies and passed == ["spread"]:
+        raise InputError("spread: how far records move is scaled by gap= or held_out=; pass one of the two")
+
+
+def learned_features(layer: LastLayer, values: dict[str, Any], held_out: Any) -> bool:
+    """Held-out records differ by more than the head alone explains: its features were trained on the members."""
+    if held_out is None or not layer.kind.classifies:
+        return held_out is not None
+    others = HeldOut.of(layer.kind, *_pair(held_out))
+    phi = _statistic_of(layer)
+    gap = phi.mean() - others.statistic.mean()
+    error = math.hypot(phi.std() / math.sqrt(len(phi)), others.statistic.std() / math.sqrt(len(others.statistic)))
+    return bool(abs(gap - values["signal_shift"].mean()) > 3.0 * error)
+
+
+def _statistic_of(layer: LastLayer) -> Any:
+    """φ of all records, read by chunk."""
+    found = []
+    for rows in layer.chunks(_CHUNK):
+        records = layer.records(rows)
+        found.append(records.head.signal(records.outputs, records.targets))
+    return torch.cat(found).cpu().numpy()
+
+
+def predicted_rates(
+    layer: LastLayer,
+    values: dict[str, Any],
+    trace: Trace | None,
+    spreads: tuple[float, float] | None,
+    gap: float | None,
+    held_out: Any,
+    source: Source,
+) -> tuple[Calibration, Rates]:
+    """The predicted rates of all records, and what they rest on."""
+    others = None if held_out is None else HeldOut.of(layer.kind, *_pair(held_out))
+    phi = _statistic_of(layer)
+    loss = plain_loss(phi) if layer.kind.classifies else values["loss"]
+    calibration = calibrate(layer.kind, values["exposure"], phi, loss, others, spreads, gap, source)
+    if layer.kind.classifies:
+        return calibration, calibration.rates(values["exposure"])
+    # squared error: the residual of the run, its mean square where losses were kept
+    error = values["loss"]
+    if trace is not None and trace.losses is not None and trace.mean_outputs is not None:
+        error = trace.losses.mean(slice(None)).numpy()
+    elif trace is not None and trace.mean_outputs is not None:
+        error = layer.kind.loss(trace.mean_outputs.to(layer.outputs), layer.targets).numpy()
+    return calibration, rates_of_law(values["leverage"], np.sqrt(error), calibration.spread_out * calibration.resampled)
+
+
+def _pair(held_out: Any) -> tuple[Any, Any]:
+    if isinstance(held_out, LastLayer):
+        return held_out.outputs, held_out.targets
+    if not (isinstance(held_out, (tuple, list)) and len(held_out) == 2):
+        raise InputError("held_out: expected (outputs, targets) of records that the model was not trained on")
+    return held_out[0], held_out[1]

@@ -69,13 +69,16 @@ class _ResidualBlock(nn.Module):
         return outputs
 
 
-def resnet20(classes: int, dropout: float = 0.3) -> nn.Module:
-    """Three stages of three residual blocks with 16, 32 and 64 channels, pooling, dropout, a linear output."""
-    layers: list[nn.Module] = [nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
-    size = 16
-    for width in (16, 32, 64):
+def resnet20(classes: int, dropout: float = 0.3, width: int = 16) -> nn.Module:
+    """Three stages of three residual blocks with 16, 32 and 64 channels, pooling, dropout, a linear output.
+
+    ``width`` is that of the first stage; each stage doubles it.
+    """
+    layers: list[nn.Module] = [nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+    size = width
+    for channels in (width, 2 * width, 4 * width):
         for _ in range(3):
-            layers.append(_ResidualBlock(size, width))
-            size = width
+            layers.append(_ResidualBlock(size, channels))
+            size = channels
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(dropout), nn.Linear(size, classes)]
     return ChannelsLast(nn.Sequential(*layers, *head))

@@ -21,9 +21,9 @@ def load(source: SettingSource, at_least: int) -> Pool:
     return Pool(arrays["x_train"], arrays["y_train"])
 
 
-def model(pool: Pool, source: SettingSource) -> Callable[[], nn.Module]:
+def model(pool: Pool, source: SettingSource, width: int = 16) -> Callable[[], nn.Module]:
     """Dropout 0.3 before the last layer."""
-    return partial(resnet20, 100, dropout=0.3)
+    return partial(resnet20, 100, dropout=0.3, width=width)
 
 
 SETTING = Setting(

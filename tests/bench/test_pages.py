@@ -61,7 +61,7 @@ def test_the_docs_are_those_that_the_results_make(tmp_path):
     made = [Path(name) for name in json.loads(outcome.stdout)["written"]]
     assert readme.read_text(encoding="utf-8") == text
     pages = [path for path in made if path.suffix == ".md" and path != readme]
-    assert len(pages) == 9
+    assert len(pages) == 10
     for path in pages:
         committed = DOCS / path.relative_to(tmp_path / "docs")
         assert committed.read_text(encoding="utf-8") == path.read_text(encoding="utf-8"), "run: make pages"

@@ -234,13 +234,13 @@ def test_a_scale_may_have_another_network(place):
     scale = setting.scales["smoke"]
     source = DataSource(place / "data", place / "cache")
     pool = make_pool(setting, scale, source, 0)
-    wide, narrow = (
+    whole, shrunk = (
         make_trainer(setting, replace(scale, model=model), pool, source, recording=False)
-        for model in ({}, {"width": 4})
+        for model in ({}, {"shrink": 2})
     )
-    features = [trainer.model().body[-1].in_features for trainer in (wide, narrow)]
-    assert features == [64, 16]
-    assert wide.fingerprint() != narrow.fingerprint()
+    first = [next(iter(trainer.model().body)) for trainer in (whole, shrunk)]
+    assert [type(layer).__name__ for layer in first] == ["Conv2d", "AvgPool2d"]
+    assert whole.fingerprint() != shrunk.fingerprint()
 
 
 def test_closed_form_ridge_is_scikit_learns():

@@ -51,8 +51,26 @@ def test_the_law_of_squared_error_against_draws():
         assert found.tpr[i] == pytest.approx(np.mean(np.abs(inside) < level), abs=4e-3)
 
 
+def converged_softmax(x, y, ridge, classes=3):
+    """θ (p, classes) of Σ cross-entropy + Λ/2‖θ‖², by Newton's method."""
+    theta = np.zeros((x.shape[1], classes))
+    for _ in range(30):
+        z = x @ theta
+        p = np.exp(z - z.max(1, keepdims=True))
+        p /= p.sum(1, keepdims=True)
+        gradient = x.T @ (p - np.eye(classes)[y]) + ridge * theta
+        curvature = p[:, :, None] * np.eye(classes) - p[:, :, None] * p[:, None, :]
+        hessian = np.einsum("ni,nj,nab->iajb", x, x, curvature, optimize=True).reshape(theta.size, theta.size)
+        theta -= np.linalg.solve(hessian + ridge * np.eye(theta.size), gradient.ravel()).reshape(theta.shape)
+        if np.abs(gradient).max() < 1e-9:
+            break
+    return theta
+
+
 def converged_fit(head, x, y, ridge):
     """θ of Σ loss + Λ/2‖θ‖², by Newton's method."""
+    if head == "softmax":
+        return converged_softmax(x, y, ridge)
     theta = np.zeros(x.shape[1])
     for _ in range(60):
         if head == "squared":
@@ -64,21 +82,19 @@ def converged_fit(head, x, y, ridge):
     return theta
 
 
-@pytest.mark.parametrize("head", ["logistic", "squared"])
+@pytest.mark.parametrize("head", ["logistic", "softmax", "squared"])
 def test_rates_of_a_converged_head_are_those_of_an_attack_with_many_refits(head):
     """LiRA with 800 models on halves of the pool; predicted from single models, deciles within 0.02."""
     generator = np.random.default_rng(0)
     n, p, models = 300, 5, 800
     x = np.column_stack([generator.standard_t(5, size=(n, p)), np.ones(n)])
-    z = x @ generator.normal(size=p + 1)
-    noise = generator.standard_t(4, size=n)
-    y = z + noise if head == "squared" else (generator.random(n) < 1 / (1 + np.exp(-z))).astype(float)
+    y, m = records_of(head, x, generator)
     inside = np.zeros((models, n), bool)
-    outputs = np.empty((models, n))
+    outputs = np.empty((models, n, m))
     for k in range(models):
         inside[k, generator.permutation(n)[: n // 2]] = True
-        outputs[k] = x @ converged_fit(head, x[inside[k]], y[inside[k]], 1.0)
-    phi = attacks.signal(outputs[:, :, None], y if head == "squared" else y.astype(int), head)
+        outputs[k] = (x @ converged_fit(head, x[inside[k]], y[inside[k]], 1.0)).reshape(n, m)
+    phi = attacks.signal(outputs, y, head)
     truth = attacks.lira(phi, inside, members="lower" if head == "squared" else "higher").success_rate
     errors = []
     for k in range(4):
@@ -89,6 +105,17 @@ def test_rates_of_a_converged_head_are_those_of_an_attack_with_many_refits(head)
         errors.append(np.mean([abs(found[part].mean() - truth[m][part].mean()) for part in parts]))
         assert np.corrcoef(found, truth[m])[0, 1] > 0.7
     assert np.mean(errors) < 0.02
+
+
+def records_of(head, x, generator):
+    """Targets drawn from a linear model of that head, and its number of outputs."""
+    m = 3 if head == "softmax" else 1
+    z = x @ generator.normal(size=(x.shape[1], m))
+    if head == "squared":
+        return z[:, 0] + generator.standard_t(4, size=len(x)), m
+    if head == "logistic":
+        return (generator.random(len(x)) < 1 / (1 + np.exp(-z[:, 0]))).astype(int), m
+    return (z + generator.gumbel(size=z.shape)).argmax(1), m
 
 
 def test_signal_shift_of_squared_error_is_that_of_refits():

@@ -10,7 +10,8 @@ from sklearn.linear_model import LogisticRegression
 
 import noshadow
 from noshadow import InputError, LastLayer, Trace, attacks, score
-from noshadow.predict import Calibration, gaussian_accuracy, gaussian_tpr, match_shift, rates_of_law
+from noshadow.attacks.gaussians import best_accuracy, best_tpr
+from noshadow.predict import FPR, Calibration, match_shift, rates_of_law
 
 CASES = [(0.0, 1.0, 1.0), (1.3, 1.0, 1.0), (0.7, 0.4, 1.1), (2.0, 1.5, 0.6), (0.0, 0.3, 1.0), (9.0, 0.2, 3.0)]
 
@@ -21,7 +22,7 @@ def test_accuracy_is_that_of_the_larger_density(shift, inside, outside):
     p, q = stats.norm(shift, inside), stats.norm(0.0, outside)
     grid = np.linspace(-40.0, 40.0, 2_000_001)
     expected = 0.5 * integrate.trapezoid(np.maximum(p.pdf(grid), q.pdf(grid)), grid)
-    assert gaussian_accuracy(shift, inside, outside) == pytest.approx(expected, abs=1e-8)
+    assert best_accuracy(shift, inside, outside) == pytest.approx(expected, abs=1e-8)
 
 
 @pytest.mark.parametrize(("shift", "inside", "outside"), CASES)
@@ -33,7 +34,7 @@ def test_tpr_is_that_of_the_likelihood_ratio(shift, inside, outside):
     step = grid[1] - grid[0]
     false, true = np.cumsum(q.pdf(grid[order])) * step, np.cumsum(p.pdf(grid[order])) * step
     expected = np.interp(0.01, false, true)
-    assert float(gaussian_tpr(shift, inside, outside)) == pytest.approx(expected, abs=2e-3)
+    assert float(best_tpr(shift, inside, outside, FPR)) == pytest.approx(expected, abs=2e-3)
 
 
 def test_the_law_of_squared_error_against_draws():
@@ -170,6 +171,15 @@ def test_exposure_is_the_newton_score_of_the_run_at_its_mean_loss(run):
     final = score(layer, ["newton", "exposure"])
     np.testing.assert_array_equal(found["newton"], final["newton"])
     np.testing.assert_array_equal(final["exposure"], final["newton"])  # without a trace
+
+
+def test_losses_alone_are_enough_for_the_exposure_of_squared_error():
+    generator = np.random.default_rng(3)
+    x, y = generator.normal(size=(40, 3)), generator.normal(size=40)
+    layer = LastLayer(x, x @ generator.normal(size=3), y, head="squared")
+    losses = generator.exponential(size=(6, 40))
+    found = score(layer, ["leverage", "exposure"], losses)
+    np.testing.assert_allclose(found["exposure"], 2 * losses.mean(0) * found["leverage"] / (1 - found["leverage"]))
 
 
 def test_exposure_of_squared_error_takes_the_mean_square(run):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from noshadow.errors import InputError
 
-__all__ = ["Comparison", "Floats", "Metric", "Summary", "over_targets", "paired_bootstrap"]
+__all__ = ["Comparison", "Floats", "Metric", "Summary", "over_targets", "paired_bootstrap", "paired_difference"]
 
 Floats = npt.NDArray[np.float64]
 Metric = Callable[..., float]

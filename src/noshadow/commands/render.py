@@ -87,16 +87,19 @@ def show_attack(facts: Mapping[str, Any], top: pd.DataFrame, saved: Path) -> Non
 
 
 def show_settings(rows: Sequence[Mapping[str, str]]) -> None:
-    """The settings of ``noshadow bench --list``."""
+    """The settings of ``noshadow bench --list``, a paragraph each: as a table they would need 120 columns."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.padding import Padding
+    from rich.text import Text
 
-    table = Table(title="Settings; for each scale, shadow + target models on so many records", title_justify="left")
-    for column in rows[0]:
-        table.add_column(column, no_wrap=column == "setting")
+    console = Console(highlight=False)
+    console.print("For each scale: shadow + target models on so many records", style="bold")
     for row in rows:
-        table.add_row(*row.values())
-    Console().print(table)
+        facts = dict(row)
+        console.print(Text(facts.pop("setting"), style="bold"))
+        what = f"{facts.pop('data')}, {facts.pop('model')}, {facts.pop('head')} head"
+        for text in (what, ", ".join(f"{scale} {size}" for scale, size in facts.items())):
+            console.print(Padding(Text(text), (0, 0, 0, 2)))
 
 
 def show_result(result: Result, saved: Sequence[Path]) -> None:
@@ -115,8 +118,8 @@ def show_result(result: Result, saved: Sequence[Path]) -> None:
         console.print(f"Differs from the paper: {result.note}", markup=False, highlight=False)
     title = "Of the records that LiRA exposes most, how many are found, in % (± over targets)"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("score", no_wrap=True)
-    for column in ("1% at 5%", "0.1%", "1%", "5%", "Spearman ρ", "paper"):
+    table.add_column("score", overflow="fold")
+    for column in ("1% at 5%", "0.1%", "1%", "5%", "ρ", "paper"):
         table.add_column(column, justify="right", no_wrap=True)
 
     def cells(metrics: Mapping[str, Summary]) -> list[str]:
@@ -134,8 +137,8 @@ def show_result(result: Result, saved: Sequence[Path]) -> None:
     seconds = result.seconds
     console.print(
         "1% at 5%: the 1 % most exposed, among the 5 % with the highest scores; paper: its number for that; 0.1%, 1%, "
-        "5%: as many are sought as kept.\nLiRA again: half of its shadow models against the other half; a perfect "
-        "score: one that knows how exposed each record is, against so noisy a truth.\n"
+        "5%: as many are sought as kept; ρ: Spearman's.\nLiRA again: half of its shadow models against the other half; "
+        "a perfect score: one that knows how exposed each record is, against so noisy a truth.\n"
         f"Core-seconds: {seconds.shadows:.3g} to train the shadow models, {seconds.scores:.2g} to score one "
         f"target, {seconds.speedup:,.0f} times less.\nSaved: {saved[0]}"
         + (f" and {len(saved) - 1} figures beside it" if len(saved) > 1 else ""),

@@ -351,24 +351,26 @@ def audit(
             return extract(other, records, Objective(found.layer.head), **how).layer
 
     spreads, others = compare_runs(model, data, found.layer, rerun, held_out, read)
-    frame, diagnostics = score_with_diagnostics(
-        found.layer,
-        scores,
-        trace,
-        spread=spreads,
-        held_out=others,
-        fixed_features=not _trains_features(model, found.source),
-        source="rerun",
-        curvature=curvature,
-        refine=refine,
-        full_step=full_step,
-        memory=memory,
-        progress=progress,
-        store=store,
-        engine=engine,
-        address=address,
-    )
-    notes = tuple(dict.fromkeys((*found.notes, *warned, *found.layer.notes, *concerns(found.layer, diagnostics))))
+    with _gathered() as told:
+        frame, diagnostics = score_with_diagnostics(
+            found.layer,
+            scores,
+            trace,
+            spread=spreads,
+            held_out=others,
+            fixed_features=not _trains_features(model, found.source),
+            source="rerun",
+            curvature=curvature,
+            refine=refine,
+            full_step=full_step,
+            memory=memory,
+            progress=progress,
+            store=store,
+            engine=engine,
+            address=address,
+        )
+    said = (*found.notes, *warned, *found.layer.notes, *told, *concerns(found.layer, diagnostics))
+    notes = tuple(dict.fromkeys(said))
     for note in notes:
         if not (isinstance(model, LastLayer) and note in model.notes):  # those were given when the layer was made
             warnings.warn(note, NoshadowWarning, stacklevel=2)

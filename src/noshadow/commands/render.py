@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.console import Group
 
     from noshadow.audit import Audit
     from noshadow.bench.result import Result
     from noshadow.evaluate import Summary
 
 __all__ = [
+    "audit_table",
     "braille_plot",
     "print_notes",
     "print_problem",
@@ -59,9 +61,39 @@ def show_audit(audit: Audit, count: int, as_json: bool, saved: str | None, notes
     from rich.console import Console
 
     console = Console()
-    console.print(audit.summary(count))
+    console.print(audit_table(audit, count))
     if saved:
         console.print(f"All {len(audit.table):,} records: {saved}", markup=False, highlight=False, soft_wrap=True)
+
+
+def audit_table(audit: Audit, count: int = 10) -> Group:
+    """The most exposed records of an audit as a table, with the notes below it."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    facts = audit.metadata
+    title = (
+        f"{facts['records']:,} records, {facts['head']} head, "
+        f"{facts['features']:,} features × {facts['outputs']:,} outputs"
+    )
+    rows = Table(title=f"{title}\nthe most exposed, by {audit.ranking}", title_justify="left", padding=(0, 0))
+    shown = audit.top(min(count, len(audit.table)))
+    columns: list[str] = []
+    for column in shown.columns:
+        if column != "flagged" or bool(shown["flagged"].any()):
+            columns.append(str(column))
+            rows.add_column(Text(str(column).replace("_", "\n", 1)), justify="right", overflow="fold")
+    for record in shown.to_dict("records"):
+        cells = {**record, "flagged": "yes" if record["flagged"] else ""}
+        rows.add_row(*(Text(_cell(cells[column])) for column in columns))
+    notes = [Text(f"note: {note}", style="yellow") for note in audit.notes]
+    advice = [Text(f"hint: {hint}", style="dim") for hint in facts.get("advice", ())]
+    return Group(rows, *notes, *advice)
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def show_attack(facts: Mapping[str, Any], top: pd.DataFrame, saved: Path) -> None:

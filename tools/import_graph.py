@@ -21,7 +21,7 @@ PAGE = ROOT / "docs" / "architecture.md"
 START, END = "<!-- graph:start -->", "<!-- graph:end -->"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("_version", "errors", "progress", "reasons", "sparse", "triangles"),
+    ("_version", "errors", "progress", "sparse", "triangles"),
     ("noshadow", "bands", "files", "gate", "memory", "tensors", "heads", "weights", "losses", "optimizers", "evaluate"),
     ("artefact", "npz", "records", "tables"),
     ("sources",),

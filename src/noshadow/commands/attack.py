@@ -60,10 +60,10 @@ def attack(
     top: Annotated[int, typer.Option(min=1, help="How many of the most exposed records to print.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
 ) -> None:
-    """Attack the models of a shadow study; a row per record.
+    """Attack the models of a shadow study.
 
     STORE is the directory of a shadow.Study that has been run: each of its models is attacked with the others as
-    references. A record's success rate is how often the attack tells rightly whether the record was in the training
+    references. The result has a row per record. A record's success rate is how often the attack tells rightly whether the record was in the training
     half, the mean of the models with it and of those without; 0.5 is guessing.
 
     \b

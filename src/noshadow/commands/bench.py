@@ -115,7 +115,7 @@ def bench(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
-    """Rerun the paper's experiments, from data to figures.
+    """Rerun the experiments of the paper.
 
     Do the scores of one model find the records that LiRA finds with many? For each setting, shadow and target models
     are trained (or taken from the store), attacked with LiRA, RMIA and Shokri's attack, and scored; then the recall of

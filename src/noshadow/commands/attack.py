@@ -63,8 +63,8 @@ def attack(
     """Attack the models of a shadow study.
 
     STORE is the directory of a shadow.Study that has been run: each of its models is attacked with the others as
-    references. The result has a row per record. A record's success rate is how often the attack tells rightly whether the record was in the training
-    half, the mean of the models with it and of those without; 0.5 is guessing.
+    references. The result has a row per record. Its success rate is how often the attack tells rightly whether the
+    record was in the training half, the mean of the models with it and of those without; 0.5 is guessing.
 
     \b
     Examples:

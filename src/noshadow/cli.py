@@ -29,8 +29,8 @@ Examples:
   noshadow bench --list
   noshadow theory --leverage 10 --error 2 --n 100 --p 10
 
-noshadow COMMAND --help says more, with examples. Every command has --json. Exit codes: 0 fine, 1 over policy, 2 usage,
-3 could not do it.
+Each command says more with --help, and gives JSON with --json. Exit codes: 0 fine, 1 over policy, 2 usage, 3 could not
+do it.
 """
 
 app = typer.Typer(

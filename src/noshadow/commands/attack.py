@@ -52,7 +52,9 @@ def attack(
         typer.Option(exists=True, help="An .npy with the true targets, if the study was not given them."),
     ] = None,
     head: Annotated[str | None, typer.Option(help="squared, logistic or softmax. Default: the study's.")] = None,
-    partial: Annotated[bool, typer.Option(help="Attack the finished models of an unfinished study.")] = False,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Attack the finished models of an unfinished study.")
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="All records, .parquet or .csv. Default: noshadow-ATTACK.parquet."),

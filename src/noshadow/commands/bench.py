@@ -95,7 +95,10 @@ def bench(
         ),
     ] = None,
     rescore: Annotated[
-        bool, typer.Option(help="Train nothing: score the stored models again. Without SETTING: all that are stored.")
+        bool,
+        typer.Option(
+            "--rescore", help="Train nothing: score the stored models again. Without SETTING: all that are stored."
+        ),
     ] = False,
     figures: Annotated[bool, typer.Option(help="Draw the figures, as PNG and SVG.")] = True,
     pages: Annotated[

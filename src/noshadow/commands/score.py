@@ -43,7 +43,10 @@ def score(
     ] = None,
     memory: Annotated[float | None, typer.Option(help="Working memory in GiB. Default: half of what is free.")] = None,
     full_step: Annotated[
-        bool, typer.Option(help="Score the heads that one more Newton step would give, with and without the record.")
+        bool,
+        typer.Option(
+            "--full-step", help="Score the heads that one more Newton step would give, with and without the record."
+        ),
     ] = False,
     trace: Annotated[
         Path | None,

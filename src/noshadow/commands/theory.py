@@ -27,7 +27,7 @@ def figures(
     n: Annotated[int | None, typer.Option("--n", help="Training records.")] = None,
     p: Annotated[int | None, typer.Option("--p", help="Parameters, the bias included.")] = None,
     sigma: Annotated[float, typer.Option(help="Noise σ of the other records.")] = 1.0,
-    exact: Annotated[bool, typer.Option(help="Average over V ~ χ² instead of V = n−p.")] = False,
+    exact: Annotated[bool, typer.Option("--exact", help="Average over V ~ χ² instead of V = n−p.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
 ) -> None:
     """How exposed is one point of a linear model?

@@ -23,7 +23,7 @@ START, END = "<!-- graph:start -->", "<!-- graph:end -->"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("_version", "errors", "progress", "sparse", "triangles"),
     ("noshadow", "bands", "files", "gate", "memory", "tensors", "heads", "weights", "losses", "optimizers", "evaluate"),
-    ("artefact", "npz", "records", "tables"),
+    ("artefact", "npz", "records", "report", "tables"),
     ("sources",),
     ("layer",),
     ("passes",),

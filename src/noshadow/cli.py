@@ -13,6 +13,7 @@ from noshadow._version import __version__
 from noshadow.commands.attack import attack
 from noshadow.commands.bench import bench
 from noshadow.commands.demo import demo
+from noshadow.commands.report import report
 from noshadow.commands.score import score
 from noshadow.commands.theory import theory_app
 
@@ -25,6 +26,7 @@ models.
 Examples:
   noshadow demo
   noshadow score layer.npz -o scores.parquet
+  noshadow report scores.parquet
   noshadow attack study/
   noshadow bench --list
   noshadow theory --leverage 10 --error 2 --n 100 --p 10
@@ -43,6 +45,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo)
 app.command("score")(score)
+app.command("report")(report)
 app.command("attack")(attack)
 app.command("bench")(bench)
 app.add_typer(theory_app, name="theory")

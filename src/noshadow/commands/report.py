@@ -53,7 +53,8 @@ def report(
 ) -> None:
     """Write the report of a saved audit.
 
-    One HTML file to read, sign and file. Ends with 1 if the audit is over a policy that was given; the report is there all the same.
+    One HTML file to read, sign and file. Ends with 1 if the audit is over a policy that was given; the report is
+    there all the same.
 
     \b
     Examples:

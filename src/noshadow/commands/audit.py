@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -131,7 +131,7 @@ def audit(
         --checkpoint weights.safetensors
       noshadow audit layer.safetensors --json > audit.json
     """
-    asked: dict[str, Any] = {
+    asked = {
         "data": data,
         "target": target,
         "checkpoint": checkpoint,
@@ -157,7 +157,7 @@ def audit(
 
         rule = _policy(fail_above, max_records, policy)
         folder = None if output is None else _folder(output)
-        subject = find_subject(file, Asked(**asked))
+        subject = find_subject(file, Asked(**cast(Any, asked)))
         choices: dict[str, Any] = {"curvature": curvature, "refine": refine, "memory": memory, "full_step": full_step}
         result = _by_command(audited(subject.model, **subject.arguments, **choices))
         saved = {} if folder is None else {"audit": str(result.save(folder / "audit.parquet"))}

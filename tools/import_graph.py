@@ -21,10 +21,10 @@ PAGE = ROOT / "docs" / "architecture.md"
 START, END = "<!-- graph:start -->", "<!-- graph:end -->"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("_version", "errors", "origin", "progress", "reasons", "schemas", "sparse", "triangles"),
+    ("_version", "errors", "origin", "progress", "schemas", "sparse", "triangles"),
     ("noshadow", "bands", "evaluate", "files", "gate", "heads", "losses", "memory", "optimizers", "packed", "tensors"),
     ("weights",),
-    ("artefact", "npz", "records", "tables"),
+    ("artefact", "npz", "records", "report", "tables"),
     ("sources",),
     ("layer",),
     ("passes",),

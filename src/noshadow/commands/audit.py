@@ -109,7 +109,7 @@ def audit(
     ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
 ) -> None:
-    """Audit a model: who is exposed, and is that within policy?
+    """Audit a model: who is exposed, within policy?
 
     FILE is a layer that was saved with all that an audit takes, arrays of a last layer, a scikit-learn model that skops
     wrote, or your own code. Of the first three nothing is unpickled, imported or run; your own code is run.
@@ -127,8 +127,7 @@ def audit(
       noshadow audit layer.safetensors --policy policy.toml
       noshadow audit arrays.npz --head softmax --top 10
       noshadow audit model.skops --data train.parquet
-      noshadow audit pkg.models:build --data pkg.data:train \\
-        --checkpoint weights.safetensors
+      noshadow audit pkg.models:build --data pkg.data:train
       noshadow audit layer.safetensors --json > audit.json
     """
     asked = {
@@ -163,7 +162,7 @@ def audit(
         saved = {} if folder is None else {"audit": str(result.save(folder / "audit.parquet"))}
         verdict = None if rule is None else _judged(rule, result)
         if folder is not None:
-            saved["report"] = _report(result, folder, verdict)
+            saved["report"] = str(result.report(folder / "audit.html", policy=rule))
         if as_json:
             from noshadow.commands.output import print_json
 
@@ -250,9 +249,3 @@ def _judged(rule: Policy, result: Audit) -> Verdict:
         return rule.judge(result)
     except InputError as error:
         raise FileError(str(error)) from None  # what was typed is right; the audit does not say enough
-
-
-def _report(result: Audit, folder: Path, verdict: Verdict | None) -> str:
-    from noshadow.report import write_report
-
-    return str(write_report(result, folder / "audit.html", verdict=verdict))

@@ -21,8 +21,9 @@ PAGE = ROOT / "docs" / "architecture.md"
 START, END = "<!-- graph:start -->", "<!-- graph:end -->"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("_version", "errors", "progress", "sparse", "triangles"),
-    ("noshadow", "bands", "files", "gate", "memory", "tensors", "heads", "weights", "losses", "optimizers", "evaluate"),
+    ("_version", "errors", "origin", "progress", "reasons", "sparse", "triangles"),
+    ("noshadow", "bands", "evaluate", "files", "gate", "heads", "losses", "memory", "optimizers", "packed", "tensors"),
+    ("weights",),
     ("artefact", "npz", "records", "report", "tables"),
     ("sources",),
     ("layer",),
@@ -32,7 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("comparison",),
     ("drawing", "extract"),
     ("columns", "diagnostics", "network", "provenance", "shadow", "trace"),
-    ("rating", "scores"),
+    ("bundle", "rating", "reading", "scores"),
     ("accuracy", "candidates"),
     ("canary", "scoring"),
     ("audit", "bench"),

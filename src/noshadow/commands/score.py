@@ -68,16 +68,20 @@ def score(
     training. Other arrays are not read. Bigger scores mean more exposed.
 
     \b
-    Example, first in Python:
+    In Python, to make the file:
       np.savez("layer.npz", features=…, outputs=…, targets=…)
-      noshadow score layer.npz --head softmax -o scores.parquet
+
+    \b
+    Examples:
+      noshadow score layer.npz --head softmax
+      noshadow score layer.npz -o scores.parquet
       noshadow score layer.npz --ridge 12.5 --top 20
       noshadow score layer.npz --trace trace.safetensors
       noshadow score layer.npz --json > scores.json
     """
     options = {"head": head, "ridge": ridge, "trace": trace}
     given = {name: f"--{name}" for name, value in options.items() if value is not None}
-    with explained_errors({**_OPTIONS, **given}, _CONTENTS) as command:
+    with explained_errors({**_OPTIONS, **given}, _CONTENTS, more=tuple(options)) as command:
         from noshadow.audit import audit
         from noshadow.files import check_output
         from noshadow.layer import LastLayer
@@ -115,7 +119,7 @@ def score(
             full_step=full_step,
         )
         saved = str(result.save(output)) if output else None
-        show_audit(result, top, as_json, saved, command.notes)
+        show_audit(result, top, as_json, saved, command)
 
 
 def _one(arrays: dict[str, Any], name: str, default: str | float) -> Any:

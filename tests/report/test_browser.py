@@ -12,10 +12,9 @@ from playwright.sync_api import sync_playwright
 
 from noshadow.gate import Policy
 from noshadow.report import html_of, write_comparison, write_report
-
-from .browser import FLAGS, chromium
-from .made import made_audit
-from .test_render import PAYLOADS, hostile
+from tests.report.browser import FLAGS, chromium
+from tests.report.made import made_audit
+from tests.report.test_render import PAYLOADS, hostile
 
 A4 = {"width": 680, "height": 1020}  # what an A4 page holds inside of its margins, in points of the screen
 

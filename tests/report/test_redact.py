@@ -13,8 +13,7 @@ from noshadow.bands import band_counts
 from noshadow.gate import Policy
 from noshadow.report import html_of, in_notebook, write_report
 from noshadow.report.redact import PUBLIC_FACTS, redact
-
-from .made import made_audit
+from tests.report.made import made_audit
 
 CANARY = "CANARY-7f3a"
 

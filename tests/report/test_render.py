@@ -15,8 +15,7 @@ import pytest
 from noshadow import InputError
 from noshadow.gate import Policy
 from noshadow.report import LARGEST, html_of, in_notebook, write_report
-
-from .made import made_audit
+from tests.report.made import made_audit
 
 PAYLOADS = (
     "<script>window.hit = 1</script>",

@@ -46,9 +46,9 @@ def summarise(shown: Shown) -> Summary:
     sentence, detail = finding(shown)
     numerics = tuple((name, shorten(_plain(value), 400)) for name, value in shown.facts.items() if name != "provenance")
     means = (
-        "an attacker is right about them at least three times in four (bands “high” and “near certain”)"
+        "an attacker is right about at least three times in four (bands “high” and “near certain”)"
         if shown.rated
-        else f"they are among the {RANKED_SHARE:.0%} ranked highest".replace("%", " %")
+        else f"are among the {RANKED_SHARE:.0%} ranked highest".replace("%", " %")
     )
     return Summary(sentence, detail, trust(shown), provenance(shown), () if shown.public else numerics, means)
 

@@ -259,5 +259,5 @@ def _plain(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {_plain(part)}" for name, part in value.items())
     if isinstance(value, (list, tuple)):
-        return "; ".join(_plain(part) for part in value)
+        return "; ".join(_plain(part) for part in value) or "–"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -30,7 +30,7 @@ SURFACE = {
     "noshadow.canary": (TABLES, "Canaries canaries"),
     "noshadow.audit": (TABLES, "Audit audit"),
     "noshadow.bundle": (TABLES, "Bundle"),
-    "noshadow.reading": (TENSORS, "last_layer"),
+    "noshadow.reading": (TENSORS | {"safetensors"}, "last_layer"),
     "noshadow.bands": (ARRAYS, "BANDS Band band_counts"),
     "noshadow.gate": (ARRAYS, "Policy Verdict"),
     "noshadow.report": (
@@ -106,7 +106,9 @@ def test_lazy_names_are_those_of_their_homes(module):
         _ = package.nothing
 
 
-@pytest.mark.parametrize("command", ["", "demo", "score", "report", "attack", "bench", "theory", "theory figure"])
+@pytest.mark.parametrize(
+    "command", ["", "demo", "audit", "score", "report", "attack", "bench", "theory", "theory figure"]
+)
 def test_help_needs_no_numbers(command):
     code = f"import sys\nsys.argv = 'noshadow {command} --help'.split()\nfrom noshadow.cli import main\n"
     assert loaded_by(f"{code}try:\n    main()\nexcept SystemExit as end:\n    assert not end.code") <= {"typer", "rich"}

@@ -29,7 +29,7 @@ def demo(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
 ) -> None:
-    """Train a small network, audit it, show who is exposed, check that.
+    """Train, audit, draw and check: the whole way.
 
     No download: the 1,797 handwritten digits come with scikit-learn. A network is trained on half of them, traced, and
     trained once more with another seed; the other half is held out. The audit predicts how often an attack would
@@ -51,13 +51,14 @@ def demo(
         from noshadow.tables import TABLES
 
         check_output(output, TABLES)
+        page = check_output(output.with_suffix(".html"), (".html",))
         store = output.with_name(f"{output.stem}-shadows")
         shadows = retrained(store) if retrain else shipped()
         found = run_demo(seed)
         agreed = agreement(found.audit, shadows)
-        saved = {"table": str(found.audit.save(output))}
-        if retrain:
-            saved["shadows"] = str(store)
+        saved = {"shadows": str(store)} if retrain else {}
+        saved["table"] = str(found.audit.save(output))
+        saved["report"] = str(found.audit.report(page, show=found.picture, title="A network that reads digits"))
         if as_json:
             print_json(facts_of(found, agreed, top, saved, command.notes))
         else:

@@ -77,7 +77,7 @@ class Comparison:
         verb = "fewer" if after < before else "more" if after > before else "as many"
         return (
             f"{verb[0].upper()}{verb[1:]} records are exposed: {after:,} after, {before:,} before. Of the records in "
-            f"both audits {left:,} are no longer exposed and {entered:,} have become so; the predicted success rate is "
+            f"both audits {left:,} left the exposed bands and {entered:,} entered them; the predicted success rate is "
             f"{points} on average (± {100 * self.error:.1f})."
         )
 
@@ -89,8 +89,8 @@ def compare(before: Audited, after: Audited) -> Comparison:
     rows, columns = (places >= 0).nonzero()[0], places[places >= 0]
     if not len(rows):
         raise InputError(
-            f"compare: no record is in both audits ({first[0]!r} is an id before, {second[0]!r} after); they are "
-            "matched by id: audit both with the same ids="
+            f"compare: no record is in both audits, whose ids are {first.inferred_type} before, {second.inferred_type} "
+            "after; records are matched by id: audit both with the same ids="
         )
     concerns = _concerns(before, after, rows, columns)
     rated = all("attack_accuracy" in audit.table for audit in (before, after))

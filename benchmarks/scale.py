@@ -34,7 +34,8 @@ from scipy import stats
 
 import noshadow
 from noshadow.curvature import Size, build_curvature, choose
-from noshadow.curvature.kronecker import KroneckerCurvature
+from noshadow.curvature.class_blocks import affordable_blocks
+from noshadow.curvature.kronecker import KroneckerCurvature, kronecker_curvature
 from noshadow.scoring import score_with_diagnostics
 from scale_exact import ExactAnswers
 from scale_heads import Head, cifar100_network, cifar100_probe, digits, kept, structured
@@ -161,10 +162,16 @@ def save_basis(case: Case, curvature: KroneckerCurvature) -> None:
     )
 
 
-def exact_answers(case: Case, tolerance: float = 1e-3) -> ExactAnswers:
+def exact_answers(case: Case, tolerance: float = 1e-3, blocks: bool = False) -> ExactAnswers:
     with np.load(case.array("basis").with_suffix(".npz")) as kept_basis:
         basis = [torch.from_numpy(kept_basis[name]) for name in ("arr_0", "arr_1", "arr_2")]
-    return ExactAnswers(case.head, basis, case.work / f"{case.name}-exact.jsonl", tolerance)
+    inverses = None
+    if blocks:
+        curvature = kronecker_curvature(case.head.layer, MEMORY)
+        basis[:2] = [curvature.basis.vectors.float(), curvature.basis.frame.float()]
+        found = affordable_blocks(curvature, MEMORY)
+        inverses = None if found is None else found.inverses.float()
+    return ExactAnswers(case.head, basis, case.work / f"{case.name}-exact.jsonl", tolerance, inverses)
 
 
 def errors_on_sample(case: Case, size: int, batch: int, tolerance: float, known: int, newton: int) -> Row:
@@ -201,7 +208,7 @@ def iterative_truth(case: Case, share: float = 1.0, others: int = 0, batch: int 
             np.argsort(-np.load(case.array(f"{name}-newton")))[: int(share * n)] for name in ("blocks", "kronecker")
         ]
         rows = np.union1d(np.concatenate(highest), sample(case, others))
-    exact = exact_answers(case)
+    exact = exact_answers(case, blocks=True)
     values = np.full(n, np.nan)
     values[rows] = exact("newton", rows, batch)
     np.save(case.array("exact-newton"), values)
@@ -287,17 +294,20 @@ def of_methods(names: tuple[str, ...], others: int = 0) -> dict[str, Stage]:
 
 
 BOTH = ("blocks", "kronecker")
+OTHERS = 200  # random records with converged answers, beside those at the top
 TIMED: dict[str, Stage] = {name: lambda case, name=name: timed(case, name, influence=False) for name in BOTH}
-SAMPLED = 16  # records of the largest head; a dozen of them get converged answers, of minutes each
+SAMPLED = 16  # records of the largest head; half of them get converged answers, of minutes each
 STAGES: dict[str, dict[str, Stage]] = {
     "digits": {"head": facts, **TIMED, "exact": dense_truth, **of_methods(BOTH)},
     "digits, weight decay": {"head": facts, **TIMED, "exact": dense_truth, **of_methods(BOTH)},
-    "network": {"head": facts, **TIMED, "exact": iterative_truth, **of_methods(BOTH)},
-    "probe": {
-        "head": facts,
-        **TIMED,
-        "exact": lambda case: iterative_truth(case, 0.1, 300),
-        **of_methods(BOTH, 300),
+    **{
+        name: {
+            "head": facts,
+            **TIMED,
+            "exact": lambda case: iterative_truth(case, 0.06, OTHERS),
+            **of_methods(BOTH, OTHERS),
+        }
+        for name in ("network", "probe")
     },
     "wide": {
         "head": facts,
@@ -311,7 +321,7 @@ STAGES: dict[str, dict[str, Stage]] = {
         "head": facts,
         "side by side": lambda case: side_by_side(case, 128, 48),
         "kronfluence": lambda case: peer_on_sample(case, SAMPLED, 2048),
-        "errors": lambda case: errors_on_sample(case, SAMPLED, 6, 1e-2, 12, 6),
+        "errors": lambda case: errors_on_sample(case, SAMPLED, 6, 1e-2, 8, 4),
     },
     "text": {"text": text_row},
 }

@@ -18,7 +18,7 @@ def seconds(value: float) -> str:
     return f"{value:.2f} s" if value < 10 else f"{value:.0f} s" if value < 120 else f"{value / 60:.1f} min"
 
 
-def scale(results: Row) -> list[str]:
+def scale_section(results: Row) -> list[str]:
     lines = [
         "## Large heads",
         "",
@@ -113,7 +113,7 @@ def _text(results: Row) -> list[str]:
     ]
 
 
-def settings_cost(results: Row) -> list[str]:
+def settings_section(results: Row) -> list[str]:
     lines = [
         "## One target beside 200 shadow models",
         "",

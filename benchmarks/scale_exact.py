@@ -27,14 +27,23 @@ class ExactAnswers:
     """Influence and Newton score of records of a head; each is kept in a file as soon as it is there."""
 
     def __init__(
-        self, head: Head, basis: Sequence[Tensor], path: Path, tolerance: float = 1e-3, most_steps: int = 200
+        self,
+        head: Head,
+        basis: Sequence[Tensor],
+        path: Path,
+        tolerance: float = 1e-3,
+        blocks: Tensor | None = None,
+        most_steps: int = 200,
     ) -> None:
-        """basis: vectors (P, k), frame (m, r) and eigenvalues (k, r) of the preconditioner."""
+        """basis: vectors (P, k), frame (m, r) and eigenvalues (k, r) of the preconditioner; blocks (m, k, k): inverse
+        Hessians of the classes, in place of the eigenvalues."""
         x = head.features.float()
         self._x = torch.cat([x, torch.ones(len(x), 1)], 1)
         self._p = torch.softmax(head.outputs.double(), 1).float()
         self._ridge, self._targets = head.ridge, head.targets
+        self._large = self._x.shape[1] * self._p.shape[1] > 10**6  # a step takes a good part of a minute
         self._vectors, self._frame, self._values = basis[0], basis[1], basis[2].clamp(min=1e-30)
+        self._blocks = blocks
         self._path, self._tolerance, self._most_steps = path, tolerance, most_steps
         self.known: dict[str, dict[int, dict[str, float]]] = {kind: {} for kind in KINDS}
         if path.exists():
@@ -66,7 +75,8 @@ class ExactAnswers:
         pull[torch.arange(len(rows)), self._targets[rows]] -= 1.0
         right = x.unsqueeze(2) * pull.unsqueeze(1)
         own = (x, p) if kind == "newton" else None
-        solution, residual, steps = self._solve(right, own)
+        state = self._path.with_name(f"{self._path.stem}-{kind}-{int(rows[0])}-{len(rows)}.npz")
+        solution, residual, steps = self._solve(right, own, state)
         scores = ((x.unsqueeze(1) @ solution).squeeze(1).double() * pull.double()).sum(1)
         with open(self._path, "a") as file:
             for row, score, left, taken in zip(
@@ -97,17 +107,28 @@ class ExactAnswers:
         return image
 
     def _precondition(self, residual: Tensor) -> Tensor:
-        inner = (self._vectors.T @ residual @ self._frame) / self._values
-        return self._vectors @ inner @ self._frame.T
+        if self._blocks is None:
+            inner = (self._vectors.T @ residual @ self._frame) / self._values
+            return self._vectors @ inner @ self._frame.T
+        inner = torch.bmm(self._blocks, (self._vectors.T @ residual).permute(2, 1, 0)).permute(2, 1, 0)
+        found = self._vectors @ inner
+        return found - found.mean(2, keepdim=True)
 
-    def _solve(self, right: Tensor, own: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _solve(self, right: Tensor, own: tuple[Tensor, Tensor] | None, state: Path) -> tuple[Tensor, Tensor, Tensor]:
+        """Solutions, relative residuals and steps; where it stands after each step is kept in a file."""
         solution = torch.zeros_like(right)
         left, steps = torch.zeros(len(right)), torch.zeros(len(right), dtype=torch.int64)
         active = torch.arange(len(right))
         residual, direction = right, self._precondition(right)
         size = start = _dot(right, direction)
+        if state.exists():
+            with np.load(state) as kept:
+                solution, left, steps, active, residual, direction, size, start = (
+                    torch.from_numpy(kept[name]) for name in kept.files
+                )
         while len(active):
-            image = self._times(direction, own)
+            term = None if own is None else (own[0][active], own[1][active])
+            image = self._times(direction, term)
             alpha = (size / _dot(direction, image)).reshape(-1, 1, 1)
             solution[active] += alpha * direction
             residual = residual - alpha * image
@@ -121,7 +142,14 @@ class ExactAnswers:
             if not bool(going.all()):
                 active, residual, direction = active[going], residual[going], direction[going]
                 size, start = size[going], start[going]
-                own = None if own is None else (own[0][going], own[1][going])
+            if self._large:
+                temporary = state.with_name(f"making-{state.name}")
+                np.savez(
+                    temporary,
+                    *(one.numpy() for one in (solution, left, steps, active, residual, direction, size, start)),
+                )
+                temporary.rename(state)
+        state.unlink(missing_ok=True)
         return solution, left, steps
 
 

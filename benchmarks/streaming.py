@@ -48,8 +48,8 @@ def main() -> None:
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     shards = options.records // SHARD
-    _generate(options.folder, shards)
     for part in options.parts:
+        _generate(options.folder, shards if part in ("growth", "killed") else max(1, shards // 8))
         found = PARTS[part](options.folder, shards)
         print(part, json.dumps(found), flush=True)
         result = json.loads(options.output.read_text(encoding="utf-8")) if options.output.exists() else {}
@@ -76,7 +76,7 @@ def _on_ray(folder: Path, shards: int) -> list[dict[str, Any]]:
     if not flag.exists():
         raise SystemExit("no worker was killed")
     flag.unlink()
-    return found
+    return [*found[:2], {**found[2], "kill": True}]
 
 
 def _generate(folder: Path, shards: int) -> None:

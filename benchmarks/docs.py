@@ -183,6 +183,14 @@ def streaming() -> list[str]:
         f"{killed['resumed_processor_seconds']:.1f} processor seconds instead of "
         f"{killed['whole_processor_seconds']:.1f}, {'the same bits' if killed['same_bits'] else 'OTHER NUMBERS'}.",
     ]
+    if "killed_all" in results:
+        again, whole = results["killed_all"], results["growth"][-1]
+        off = max(abs(again["means"][name] / value - 1) for name, value in whole["means"].items())
+        lines += [
+            "",
+            f"{again['records']:,} records with a store, killed in the middle of the second pass and run again: "
+            f"{again['resident_MB']:,} MB resident, the mean of every score that of the run in one go to {off:.0e}.",
+        ]
     if "ray" in results:
         one, two, killed = (row["seconds_to_score"] for row in results["ray"])
         same = len({row["digest"] for row in results["ray"]}) == 1

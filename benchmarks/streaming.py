@@ -4,7 +4,8 @@
 
     growth     an eighth, a quarter, half and all of the records
     in_memory  an eighth of them, read into memory first
-    killed     all of them with a store, killed in the middle of the second pass and resumed, beside a run in one go
+    killed     an eighth of them with a store, killed in the middle of the second pass and resumed, beside one in one go
+    killed_all the same of all of them, to be compared with growth
     ray        an eighth of them on one Ray worker, on two, and on two of which one is killed in the middle
 
 Writes shards of 250,000 records with 64 float32 features and 10 outputs into FOLDER, once. Each measurement is a
@@ -20,6 +21,7 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -49,7 +51,7 @@ def main() -> None:
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     shards = options.records // SHARD
     for part in options.parts:
-        _generate(options.folder, shards if part in ("growth", "killed") else max(1, shards // 8))
+        _generate(options.folder, shards if part in ("growth", "killed_all") else max(1, shards // 8))
         found = PARTS[part](options.folder, shards)
         print(part, json.dumps(found), flush=True)
         result = json.loads(options.output.read_text(encoding="utf-8")) if options.output.exists() else {}
@@ -195,37 +197,53 @@ def _dying(source: Any, flag: str, row: int) -> Any:
 
 
 def _killed(folder: Path, shards: int) -> dict[str, Any]:
-    import shutil
-
-    stores = [folder / "store-killed", folder / "store-whole"]
-    for store in stores:
-        shutil.rmtree(store, ignore_errors=True)
-    case = {"shards": shards, "store": str(stores[0])}
-    start = time.perf_counter()
-
-    def halfway() -> bool:
-        """Half of the blocks of the second pass are added up."""
-        return any(stores[0].glob("hessian-*-5-00000.safetensors"))
-
-    _measure(folder, case, halfway)
-    killed_after = time.perf_counter() - start
-    kept = sorted(path.name for path in stores[0].glob("hessian-*"))
-    resumed = _measure(folder, case)
-    whole = _measure(folder, {**case, "store": str(stores[1])})
-    for store in stores:
-        shutil.rmtree(store)
+    """An eighth of the records, and the same in one go with a store of its own: bit by bit."""
+    found = _interrupted(folder, max(1, shards // 8))
+    whole = _with_store(folder, max(1, shards // 8), "store-whole")
     return {
-        "records": whole["records"],
-        "killed_after_seconds": round(killed_after, 2),
-        "kept_of_the_second_pass": len(kept),
-        "resumed_processor_seconds": resumed["processor_seconds"],
+        **{name: value for name, value in found.items() if name not in ("means", "digest")},
         "whole_processor_seconds": whole["processor_seconds"],
-        "resident_MB": [resumed["resident_MB"], whole["resident_MB"]],
-        "same_bits": resumed["digest"] == whole["digest"],
+        "resident_MB": [found["resident_MB"], whole["resident_MB"]],
+        "same_bits": found["digest"] == whole["digest"],
     }
 
 
-PARTS: dict[str, Any] = {"growth": _growth, "in_memory": _in_memory, "killed": _killed, "ray": _on_ray}
+def _interrupted(folder: Path, shards: int) -> dict[str, Any]:
+    """A run with a store, killed when half of the blocks of the second pass are added up, and run again."""
+    store = folder / "store-killed"
+
+    def halfway() -> bool:
+        return any(store.glob("hessian-*-5-00000.safetensors"))
+
+    start = time.perf_counter()
+    _measure(folder, {"shards": shards, "store": str(store)}, halfway)
+    killed_after = time.perf_counter() - start
+    kept = sorted(path.name for path in store.glob("hessian-*"))
+    resumed = _with_store(folder, shards, "store-killed")
+    return {
+        "records": resumed["records"],
+        "killed_after_seconds": round(killed_after, 2),
+        "kept_of_the_second_pass": len(kept),
+        "resumed_processor_seconds": resumed["processor_seconds"],
+        "resident_MB": resumed["resident_MB"],
+        "means": resumed["means"],
+        "digest": resumed["digest"],
+    }
+
+
+def _with_store(folder: Path, shards: int, name: str) -> dict[str, Any]:
+    found = _measure(folder, {"shards": shards, "store": str(folder / name)})
+    shutil.rmtree(folder / name)
+    return found
+
+
+PARTS: dict[str, Any] = {
+    "growth": _growth,
+    "in_memory": _in_memory,
+    "killed": _killed,
+    "killed_all": _interrupted,
+    "ray": _on_ray,
+}
 
 if __name__ == "__main__":
     main()

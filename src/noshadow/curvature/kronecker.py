@@ -56,7 +56,9 @@ __all__ = [
 KRONECKER_SPARES = "keeps the largest directions of the columns"
 """What it does where a basis of all columns does not fit (``noshadow.curvature.partial``)."""
 
-_CHUNK_BYTES = 32 * 2**20  # largest array of a chunk
+_CHUNK_BYTES = 4 * 2**20  # largest array of a chunk: what is done entry by entry stays in the cache
+_LEAST_ROWS = 2048  # of a chunk, within memory: below it, adding to P × P sums would cost as much as the products
+_PARTIAL_BYTES = 32 * 2**20
 _ARRAYS = 12  # arrays of that size that are alive at a time
 _TERMS = 8  # of the series 1/(1 − t), at most: with t ≤ _SAFE_SHARE the rest is below 1e-5 of the sum
 _NEGLIGIBLE = 1e-6  # rest of the series, relative to the sum, with which it ends earlier
@@ -288,7 +290,7 @@ def eigenbasis(
 
 def _partial_chunk(layer: LastLayer) -> int:
     widest = max(1024, layer.n_outputs, 0 if layer.sparse else layer.n_columns)
-    return max(1, min(_CHUNK_BYTES // (8 * widest), layer.n))
+    return max(1, min(_PARTIAL_BYTES // (8 * widest), layer.n))
 
 
 def without_own(squares: Tensor, inverse: Tensor, weights: Tensor) -> Tensor:
@@ -361,4 +363,4 @@ def chunk_rows(size: Size, memory: float) -> int:
     """Rows of a chunk so that matrices and chunk stay within the budget."""
     fixed, row = _bytes(size)
     affordable = int((memory * GIB - fixed) // row)
-    return max(1, min(affordable, _CHUNK_BYTES // (8 * max(size.columns, size.outputs)), size.n))
+    return max(1, min(affordable, max(_LEAST_ROWS, _CHUNK_BYTES // (8 * max(size.columns, size.outputs))), size.n))

@@ -28,7 +28,11 @@ SURFACE = {
     "noshadow.predict": (TENSORS | {"scipy"}, "spread"),
     "noshadow.scoring": (TABLES, "score"),
     "noshadow.canary": (TABLES, "Canaries canaries"),
-    "noshadow.audit": (TABLES | {"rich"}, "Audit audit"),
+    "noshadow.audit": (TABLES, "Audit audit"),
+    "noshadow.bundle": (TABLES, "Bundle"),
+    "noshadow.reading": (TENSORS | {"safetensors"}, "last_layer"),
+    "noshadow.bands": (ARRAYS, "BANDS Band band_counts"),
+    "noshadow.gate": (ARRAYS, "Policy Verdict"),
     "noshadow.attacks": (
         TENSORS | {"scipy"},
         "AttackResult Posterior RocCurve auc epsilon_lower_bound lira lira_variance rmia roc shokri signal threshold "
@@ -58,8 +62,8 @@ SURFACE = {
 # names that a package hands on only when they are asked for
 LAZY = {
     "noshadow": [
-        *("Audit", "Canaries", "LastLayer", "Trace", "attacks", "audit", "canaries", "evaluate", "network", "score"),
-        *("shadow", "spread", "theory"),
+        *("Audit", "Bundle", "Canaries", "LastLayer", "Trace", "attacks", "audit", "canaries", "evaluate"),
+        *("last_layer", "network", "score", "shadow", "spread", "theory"),
     ],
     "noshadow.shadow": ["Recipe", "Recording", "TorchTrainer"],
 }
@@ -98,7 +102,7 @@ def test_lazy_names_are_those_of_their_homes(module):
         _ = package.nothing
 
 
-@pytest.mark.parametrize("command", ["", "demo", "score", "attack", "bench", "theory", "theory figure"])
+@pytest.mark.parametrize("command", ["", "demo", "audit", "score", "attack", "bench", "theory", "theory figure"])
 def test_help_needs_no_numbers(command):
     code = f"import sys\nsys.argv = 'noshadow {command} --help'.split()\nfrom noshadow.cli import main\n"
     assert loaded_by(f"{code}try:\n    main()\nexcept SystemExit as end:\n    assert not end.code") <= {"typer", "rich"}

@@ -21,9 +21,10 @@ PAGE = ROOT / "docs" / "architecture.md"
 START, END = "<!-- graph:start -->", "<!-- graph:end -->"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("_version", "errors", "progress", "sparse", "triangles"),
-    ("noshadow", "files", "memory", "tensors", "heads", "weights", "losses", "optimizers", "evaluate"),
-    ("artefact", "npz", "records", "tables"),
+    ("_version", "errors", "origin", "progress", "schemas", "sparse", "triangles"),
+    ("noshadow", "bands", "evaluate", "files", "gate", "heads", "losses", "memory", "optimizers", "packed", "tensors"),
+    ("weights",),
+    ("artefact", "npz", "records", "report", "tables"),
     ("sources",),
     ("layer",),
     ("passes",),
@@ -31,8 +32,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("predict",),
     ("comparison",),
     ("drawing", "extract"),
-    ("diagnostics", "network", "shadow", "trace"),
-    ("rating", "scores"),
+    ("columns", "diagnostics", "network", "provenance", "shadow", "trace"),
+    ("bundle", "rating", "reading", "scores"),
     ("accuracy", "candidates"),
     ("canary", "scoring"),
     ("audit", "bench"),

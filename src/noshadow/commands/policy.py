@@ -15,7 +15,7 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -23,10 +23,11 @@ import typer
 
 from noshadow.errors import FileError, InputError, NoshadowWarning
 
-__all__ = ["COULD_NOT", "MOST_REASONS", "USAGE", "Command", "explained_errors"]
+__all__ = ["COULD_NOT", "MOST_REASONS", "OVER_POLICY", "USAGE", "Command", "explained_errors"]
 
-USAGE, COULD_NOT = 2, 3
+OVER_POLICY, USAGE, COULD_NOT = 1, 2, 3
 MOST_REASONS = 3
+_ARGUMENT = re.compile(r"\b([a-z_]+)=('[^']*'|[\w.]+|(?=[\s,;)]|$))")  # of Python: head='softmax', ridge=
 
 
 class Command:
@@ -34,10 +35,11 @@ class Command:
 
     options   what it calls the arguments of the functions behind it: ``ridge`` is ``--ridge``
     contents  where a file or a folder holds others of them: ``features`` is ``features in FILE``
+    more      arguments that a file holds and an option could have given: advice names the option
     """
 
-    def __init__(self, options: Mapping[str, str], contents: Mapping[str, str]) -> None:
-        self._options = options
+    def __init__(self, options: Mapping[str, str], contents: Mapping[str, str], more: Collection[str] = ()) -> None:
+        self._options, self._contents, self._more = options, contents, more
         self._names = {**contents, **options}
         self._notes: dict[str, None] = {}
 
@@ -61,25 +63,38 @@ class Command:
         arguments = about.split(", ")
         if colon and all(argument in self._names for argument in arguments):
             text = f"{', '.join(self._names[argument] for argument in arguments)}: {rest}"
-        return re.sub(r"\b([a-z_]+)=('[^']*'|[\w.]+|(?=[\s,;)]|$))", self._as_option, text)
+        return _ARGUMENT.sub(self._as_option, text)
+
+    def hint(self, text: str) -> str:
+        """Advice that was written for Python, in the words of the command; what it lacks ``noshadow audit`` has."""
+        said = self.says(text)
+        elsewhere = _ARGUMENT.sub(lambda found: _option(*found.groups()), said)
+        return said if elsewhere == said else f"{elsewhere} (options of noshadow audit)"
 
     def _as_option(self, found: re.Match[str]) -> str:
-        argument, value = found.group(1), found.group(2).strip("'")
-        option = argument.replace("_", "-")
-        if argument not in self._names:
-            return found.group(0)
-        return {"True": f"--{option}", "False": f"--no-{option}"}.get(value, f"--{option} {value}".rstrip())
+        argument, value = found.groups()
+        if argument in self._more or self._options.get(argument, "").startswith("--"):
+            return _option(argument, value)
+        if argument in self._contents and not value:
+            return self._contents[argument]
+        return found.group(0)
+
+
+def _option(argument: str, value: str) -> str:
+    """``head='softmax'`` as ``--head softmax``."""
+    name, value = argument.replace("_", "-"), value.strip("'")
+    return {"True": f"--{name}", "False": f"--no-{name}"}.get(value, f"--{name} {value}".rstrip())
 
 
 @contextmanager
 def explained_errors(
-    options: Mapping[str, str] | None = None, contents: Mapping[str, str] | None = None
+    options: Mapping[str, str] | None = None, contents: Mapping[str, str] | None = None, more: Collection[str] = ()
 ) -> Iterator[Command]:
     """Around all that a command does: errors become a sentence on stderr and an exit code, warnings become notes.
 
     The arguments are those of ``Command``.
     """
-    command = Command(options or {}, contents or {})
+    command = Command(options or {}, contents or {}, more)
     with warnings.catch_warnings():
         shown_before = warnings.showwarning
 

@@ -12,17 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.console import Group
 
     from noshadow.audit import Audit
     from noshadow.bench.result import Result
+    from noshadow.commands.policy import Command
     from noshadow.evaluate import Summary
+    from noshadow.gate import Verdict
 
 __all__ = [
+    "audit_table",
     "braille_plot",
     "print_notes",
     "print_problem",
     "show_attack",
     "show_audit",
+    "show_findings",
     "show_point",
     "show_result",
     "show_settings",
@@ -47,9 +52,10 @@ def print_notes(notes: Sequence[str]) -> None:
         Console().print(f"note: {note}", style="yellow", markup=False, highlight=False)
 
 
-def show_audit(audit: Audit, count: int, as_json: bool, saved: str | None, notes: Sequence[str] | None = None) -> None:
-    """An audit's most exposed records, for a person or for a machine. ``notes``: in place of the audit's own."""
-    audit = audit if notes is None else replace(audit, notes=tuple(notes))
+def show_audit(audit: Audit, count: int, as_json: bool, saved: str | None, command: Command) -> None:
+    """An audit's most exposed records, for a person or for a machine; notes and hints in the words of the command."""
+    hints = [command.hint(hint) for hint in audit.metadata.get("advice", ())]
+    audit = replace(audit, notes=tuple(command.notes), metadata={**audit.metadata, "advice": hints})
     if as_json:
         from noshadow.commands.output import print_json
 
@@ -59,9 +65,74 @@ def show_audit(audit: Audit, count: int, as_json: bool, saved: str | None, notes
     from rich.console import Console
 
     console = Console()
-    console.print(audit.summary(count))
+    console.print(audit_table(audit, count))
     if saved:
         console.print(f"All {len(audit.table):,} records: {saved}", markup=False, highlight=False, soft_wrap=True)
+
+
+def show_findings(
+    audit: Audit, verdict: Verdict | None, command: Command, words: str, saved: Mapping[str, str], top: int
+) -> None:
+    """What ``noshadow audit`` found: the bands, the policy, what to know; records only where so many were asked for."""
+    from rich.console import Console
+
+    from noshadow.bands import BANDS, NOT_RATED, band_counts
+
+    console = Console(highlight=False)
+    facts, table = audit.metadata, audit.table
+
+    def say(text: str, style: str | None = None) -> None:
+        console.print(text, style=style, markup=False)
+
+    say(f"{facts['model']}: {facts['records']:,} records, {facts['head']} head ({words})", "bold")
+    rated = "attack_accuracy" in table
+    if rated or bool(table["flagged"].any()):
+        counts = band_counts(table["attack_accuracy"] if rated else None, table["flagged"])
+        say("Predicted success of an attack on each record:")
+        for band in BANDS:
+            share = counts[band.name] / max(1, len(table))
+            say(f"  {band.name:<14} {band.low:.2f} to {band.high:.2f} {counts[band.name]:>9,} {share:>7.1%}")
+        if counts[NOT_RATED]:
+            say(f"  {NOT_RATED:<27} {counts[NOT_RATED]:>9,}")
+    if not rated:
+        say("No success rates are predicted; the hints below say what they take.")
+    if verdict is not None:
+        say(f"Policy: {verdict.sentence}", "green" if verdict.met else "red")
+    if top:
+        console.print(audit_table(replace(audit, notes=(), metadata={**facts, "advice": []}), top))
+    for note in command.notes:
+        say(f"note: {note}", "yellow")
+    for hint in facts.get("advice", ()):
+        say(f"hint: {command.hint(hint)}", "dim")
+    for name, place in saved.items():
+        console.print(f"{name}: {place}", markup=False, soft_wrap=True)
+
+
+def audit_table(audit: Audit, count: int = 10) -> Group:
+    """The most exposed records of an audit as a table, with the notes below it."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from noshadow.commands.fitted import FittedTable
+
+    facts = audit.metadata
+    title = (
+        f"{facts['records']:,} records, {facts['head']} head, "
+        f"{facts['features']:,} features × {facts['outputs']:,} outputs"
+    )
+    shown = audit.top(min(count, len(audit.table)))
+    columns = {str(name): [_cell(value) for value in shown[name]] for name in shown.columns if name != "flagged"}
+    if shown["flagged"].any():
+        columns["flagged"] = ["yes" if value else "" for value in shown["flagged"]]
+    first = ("id", audit.ranking, "target", "attack_accuracy", "flagged", "nearest_class", "leverage", "loss")
+    rows = FittedTable(f"{title}\nthe most exposed, by {audit.ranking}", columns, first)
+    notes = [Text(f"note: {note}", style="yellow") for note in audit.notes]
+    advice = [Text(f"hint: {hint}", style="dim") for hint in facts.get("advice", ())]
+    return Group(rows, *notes, *advice)
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def show_attack(facts: Mapping[str, Any], top: pd.DataFrame, saved: Path) -> None:
@@ -87,16 +158,19 @@ def show_attack(facts: Mapping[str, Any], top: pd.DataFrame, saved: Path) -> Non
 
 
 def show_settings(rows: Sequence[Mapping[str, str]]) -> None:
-    """The settings of ``noshadow bench --list``."""
+    """The settings of ``noshadow bench --list``, a paragraph each: as a table they would need 120 columns."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.padding import Padding
+    from rich.text import Text
 
-    table = Table(title="Settings; for each scale, shadow + target models on so many records", title_justify="left")
-    for column in rows[0]:
-        table.add_column(column, no_wrap=column == "setting")
+    console = Console(highlight=False)
+    console.print("For each scale: shadow + target models on so many records", style="bold")
     for row in rows:
-        table.add_row(*row.values())
-    Console().print(table)
+        facts = dict(row)
+        console.print(Text(facts.pop("setting"), style="bold"))
+        what = f"{facts.pop('data')}, {facts.pop('model')}, {facts.pop('head')} head"
+        for text in (what, ", ".join(f"{scale} {size}" for scale, size in facts.items())):
+            console.print(Padding(Text(text), (0, 0, 0, 2)))
 
 
 def show_result(result: Result, saved: Sequence[Path]) -> None:
@@ -115,8 +189,8 @@ def show_result(result: Result, saved: Sequence[Path]) -> None:
         console.print(f"Differs from the paper: {result.note}", markup=False, highlight=False)
     title = "Of the records that LiRA exposes most, how many are found, in % (± over targets)"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("score", no_wrap=True)
-    for column in ("1% at 5%", "0.1%", "1%", "5%", "Spearman ρ", "paper"):
+    table.add_column("score", overflow="fold")
+    for column in ("1% at 5%", "0.1%", "1%", "5%", "ρ", "paper"):
         table.add_column(column, justify="right", no_wrap=True)
 
     def cells(metrics: Mapping[str, Summary]) -> list[str]:
@@ -134,8 +208,8 @@ def show_result(result: Result, saved: Sequence[Path]) -> None:
     seconds = result.seconds
     console.print(
         "1% at 5%: the 1 % most exposed, among the 5 % with the highest scores; paper: its number for that; 0.1%, 1%, "
-        "5%: as many are sought as kept.\nLiRA again: half of its shadow models against the other half; a perfect "
-        "score: one that knows how exposed each record is, against so noisy a truth.\n"
+        "5%: as many are sought as kept; ρ: Spearman's.\nLiRA again: half of its shadow models against the other half; "
+        "a perfect score: one that knows how exposed each record is, against so noisy a truth.\n"
         f"Core-seconds: {seconds.shadows:.3g} to train the shadow models, {seconds.scores:.2g} to score one "
         f"target, {seconds.speedup:,.0f} times less.\nSaved: {saved[0]}"
         + (f" and {len(saved) - 1} figures beside it" if len(saved) > 1 else ""),

@@ -10,7 +10,7 @@
     text       50,001 × 1  TF-IDF of 20,000 texts, a logistic regression
 
 A row has stages, each a process of its own, so that peak memory is its own; a stage is kept as soon as it is whole and
-is not done again without --again. Heads, scores and single exact answers are kept in WORK: a stage that was killed goes
+is not done again without --again, but for what says of itself that it is not whole. Heads, scores and single exact answers are kept in WORK: a stage that was killed goes
 on. ``ROW:STAGE`` names one of them.
 """
 
@@ -366,7 +366,7 @@ def main() -> None:
             parser.error(f"no such row: {row}")
         for one in [stage] if stage else list(STAGES[name]):
             results: Row = json.loads(asked.output.read_text()) if asked.output.exists() else {}
-            if one in results.get(name, {}) and not asked.again:
+            if results.get(name, {}).get(one, {}).get("whole", one in results.get(name, {})) and not asked.again:
                 continue
             ours, theirs = context.Pipe(duplex=False)
             process = context.Process(target=_run, args=(Case(name, asked.work, asked.data), one, theirs))

@@ -39,6 +39,7 @@ def scale_section(results: Row) -> list[str]:
                 continue
             timed = row.get(method) or row["side by side"][method]
             said = again["said"] if again else None
+            top = "not known" if found["top_1_percent_kept"] is None else f"{found['top_1_percent_kept']:.0%}"
             refined = (
                 f"{again['top_1_percent_kept']:.0%} | {said['refined']} | {seconds(again['seconds'])}"
                 if said
@@ -48,7 +49,7 @@ def scale_section(results: Row) -> list[str]:
                 f"| {title} | {head['columns']} × {head['outputs']} | {head['n']:,} | {row['exact']['by']} "
                 f"| {head['auto']} | {method} | {seconds(timed['seconds'])} | {found['spearman']:.4f} "
                 f"| {found['median_error']:.1%} | {found['error_95']:.1%} "
-                f"| {found['top_1_percent_kept']:.0%} | {refined} |"
+                f"| {top} | {refined} |"
             )
     return [*lines, *_peers(results), *_text(results)]
 

@@ -10,8 +10,8 @@
     text       50,001 × 1  TF-IDF of 20,000 texts, a logistic regression
 
 A row has stages, each a process of its own, so that peak memory is its own; a stage is kept as soon as it is whole and
-is not done again without --again, but for what says of itself that it is not whole. Heads, scores and single exact answers are kept in WORK: a stage that was killed goes
-on. ``ROW:STAGE`` names one of them.
+is not done again without --again, but for what says of itself that it is not whole. Heads, scores and single exact
+answers are kept in WORK: a stage that was killed goes on. ``ROW:STAGE`` names one of them.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ def scale_section(results: Row) -> list[str]:
                 continue
             timed = row.get(method) or row["side by side"][method]
             said = again["said"] if again else None
+            some = "" if found["records"] == head["n"] else f" on {found['records']}"
             top = "not known" if found["top_1_percent_kept"] is None else f"{found['top_1_percent_kept']:.0%}"
             refined = (
                 f"{again['top_1_percent_kept']:.0%} | {said['refined']} | {seconds(again['seconds'])}"
@@ -47,11 +48,11 @@ def scale_section(results: Row) -> list[str]:
             )
             lines.append(
                 f"| {title} | {head['columns']} × {head['outputs']} | {head['n']:,} | {row['exact']['by']} "
-                f"| {head['auto']} | {method} | {seconds(timed['seconds'])} | {found['spearman']:.4f} "
+                f"| {head['auto']} | {method} | {seconds(timed['seconds'])} | {found['spearman']:.4f}{some} "
                 f"| {found['median_error']:.1%} | {found['error_95']:.1%} "
                 f"| {top} | {refined} |"
             )
-    return [*lines, *_peers(results), *_text(results)]
+    return [*lines, *(["", results["note"]] if "note" in results else []), *_peers(results), *_text(results)]
 
 
 def _peers(results: Row) -> list[str]:
@@ -104,14 +105,16 @@ def _text(results: Row) -> list[str]:
     row = results.get("text", {}).get("text")
     if row is None:
         return []
-    said, refined = row["audit"]["accuracy"], row["refined"]
-    return [
-        "",
-        f"**TF-IDF, {row['n']:,} texts × {row['columns']:,} columns**, a logistic regression: {row['curvature'][0]}, "
-        f"{seconds(row['audit']['seconds'])} with the check of its error, {row['peak_gib']:.1f} GiB at the most. "
-        f"Median error {said['median_error']:.1%}, Spearman {said['spearman']:.3f} on {said['sampled']} records. With "
-        f"`refine=0.01`: {seconds(refined['seconds'])}, {refined['accuracy']['refined']} records scored exactly.",
-    ]
+    said = row["audit"]["accuracy"]
+    text = (
+        f"**TF-IDF, {row['n']:,} texts × {row['columns']:,} columns**, a logistic regression: "
+        f"{seconds(row['audit']['seconds'])} with the check of its error, {row['peak_gib']:.1f} GiB at the most. Median "
+        f"error {said['median_error']:.1%}, Spearman {said['spearman']:.3f} on {said['sampled']} records."
+    )
+    if "refined" in row:
+        refined = row["refined"]
+        text += f" With `refine=0.01`: {seconds(refined['seconds'])}, {refined['accuracy']['refined']} records scored exactly."
+    return ["", text]
 
 
 def settings_section(results: Row) -> list[str]:

@@ -108,12 +108,12 @@ def _text(results: Row) -> list[str]:
     said = row["audit"]["accuracy"]
     text = (
         f"**TF-IDF, {row['n']:,} texts × {row['columns']:,} columns**, a logistic regression: "
-        f"{seconds(row['audit']['seconds'])} with the check of its error, {row['peak_gib']:.1f} GiB at the most. Median "
-        f"error {said['median_error']:.1%}, Spearman {said['spearman']:.3f} on {said['sampled']} records."
+        f"{seconds(row['audit']['seconds'])} with the check of its error, {row['peak_gib']:.1f} GiB at the most. "
+        f"Median error {said['median_error']:.1%}, Spearman {said['spearman']:.3f} on {said['sampled']} records."
     )
     if "refined" in row:
-        refined = row["refined"]
-        text += f" With `refine=0.01`: {seconds(refined['seconds'])}, {refined['accuracy']['refined']} records scored exactly."
+        again = row["refined"]
+        text += f" With `refine=0.01`: {seconds(again['seconds'])}, {again['accuracy']['refined']} scored exactly."
     return ["", text]
 
 

@@ -1,10 +1,17 @@
 """Large heads: time, memory and error of each curvature, beside kronfluence's EK-FAC in the same run.
 
-    python benchmarks/scale.py [ROW ...] [--output benchmarks/results/scale.json]
+    python benchmarks/scale.py WORK [ROW ...] [--data DIR] [--again] [--output benchmarks/results/scale.json]
 
-Rows: digits, wide (65 × 100), imagenet (2049 × 1000), text (TF-IDF). Every row runs in a process of its own, so that
-peak memory is its own. kronfluence is left out where it is not installed, and the row says so. The exact answers of
-imagenet take most of an hour.
+    digits     129 × 10    scikit-learn's digits, one hidden layer; without and with weight decay
+    network    513 × 100   CIFAR-100, a hidden layer on frozen features of a backbone (--data, the extra [bench])
+    probe      1281 × 100  CIFAR-100, a linear layer on them
+    wide       65 × 100    25,000 records of a made head, all of them by kronfluence too
+    imagenet   2049 × 1000 50,000 records of a made head
+    text       50,001 × 1  TF-IDF of 20,000 texts, a logistic regression
+
+A row has stages, each a process of its own, so that peak memory is its own; a stage is kept as soon as it is whole and
+is not done again without --again, but for what says of itself that it is not whole. Heads, scores and single exact
+answers are kept in WORK: a stage that was killed goes on. ``ROW:STAGE`` names one of them.
 """
 
 from __future__ import annotations
@@ -13,10 +20,11 @@ import argparse
 import json
 import multiprocessing
 import resource
-import sys
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,70 +34,52 @@ from scipy import stats
 
 import noshadow
 from noshadow.curvature import Size, build_curvature, choose
-from noshadow.curvature.iterative import Solver
-from noshadow.scores import Known, newton
+from noshadow.curvature.class_blocks import affordable_blocks
+from noshadow.curvature.kronecker import KroneckerCurvature, kronecker_curvature
 from noshadow.scoring import score_with_diagnostics
+from scale_exact import ExactAnswers
+from scale_heads import Head, cifar100_network, cifar100_probe, digits, kept, structured
+from scale_peers import Kronfluence
 
 Row = dict[str, Any]
 RESULTS = Path(__file__).resolve().parent / "results" / "scale.json"
+IMAGES = 5000  # of CIFAR-100
+MEMORY = 6.0  # GiB that a curvature may use
 
 
-def structured(n: int, p: int, m: int, confidence: float, seed: int = 0) -> tuple[Any, Any, Any, Any]:
-    """Features of a network with m classes: latent class means and noise behind a ReLU; logits of linear discriminants
-    at a temperature that gives that mean confidence; one label in twenty is another one."""
-    generator = torch.Generator().manual_seed(seed)
-    latent = min(256, p)
-    mixing = torch.randn(latent, p, generator=generator) / latent**0.5
-    means = 0.35 * torch.randn(m, latent, generator=generator)
-    y = torch.randint(0, m, (n,), generator=generator)
-    x = torch.empty(n, p)
-    for start in range(0, n, 5000):
-        inner = means[y[start : start + 5000]]
-        inner = inner + torch.randn(inner.shape, generator=generator)
-        noise = 0.3 * torch.randn(len(inner), p, generator=generator)
-        x[start : start + 5000] = torch.relu(inner @ mixing + noise)
-    center = x.mean(0)
-    classes = torch.zeros(m, p).index_add_(0, y, x - center) / torch.bincount(y, minlength=m).clamp(min=1)[:, None]
-    spread = ((x - center).T @ (x - center) / n - classes.T @ classes / m + 0.05 * torch.eye(p)).double()
-    theta = torch.linalg.solve(spread, classes.T.double())
-    bias = -0.5 * (classes.double() * theta.T).sum(1) - center.double() @ theta
-    z = x.double() @ theta + bias
-    low, high = 1e-3, 10.0
-    for _ in range(30):
-        middle = (low * high) ** 0.5
-        mean = float(torch.softmax(middle * z[:4000], 1).amax(1).mean())
-        low, high = (middle, high) if mean < confidence else (low, middle)
-    other = torch.rand(n, generator=generator) < 0.05
-    y = torch.where(other, torch.randint(0, m, (n,), generator=generator), y)
-    return x, low * z, y, low * torch.cat([theta, bias[None]])
+@dataclass(frozen=True)
+class Case:
+    """A row of the results: a head, and what is measured of it, by the name of the stage."""
+
+    name: str
+    work: Path
+    data: Path
+
+    @cached_property
+    def head(self) -> Head:
+        return kept(self.name, self.work, lambda: HEADS[self.name](self))
+
+    def array(self, name: str) -> Path:
+        return self.work / f"{self.name}-{name}.npy"
 
 
-def digits_head(weight_decay: float) -> tuple[Any, Any, Any]:
-    """A network of one hidden layer of 128 on scikit-learn's digits."""
-    from sklearn.datasets import load_digits
-
-    torch.manual_seed(0)
-    x, y = load_digits(return_X_y=True)
-    x, y = torch.tensor(x / 16.0, dtype=torch.float32), torch.tensor(y)
-    body, head = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU()), torch.nn.Linear(128, 10)
-    parameters = [*body.parameters(), *head.parameters()]
-    optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=weight_decay)
-    for _ in range(60):
-        for batch in torch.randperm(len(x)).split(64):
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(head(body(x[batch])), y[batch]).backward()
-            optimizer.step()
-    with torch.no_grad():
-        features = body(x)
-        return features, head(features), y
+HEADS: dict[str, Callable[[Case], Head]] = {
+    "digits": lambda case: digits(0.0),
+    "digits, weight decay": lambda case: digits(1e-3),
+    "network": lambda case: cifar100_network(case.data, IMAGES, case.work),
+    "probe": lambda case: cifar100_probe(case.data, IMAGES, case.work),
+    "wide": lambda case: structured(25_000, 64, 100, 0.75, 2.5),
+    "imagenet": lambda case: structured(50_000, 2048, 1000, 0.8, 5.0),
+}
 
 
 def against(approximate: np.ndarray, exact: np.ndarray) -> Row:
     """Spearman, relative errors, and the share of the exact top 1 % that the approximation has in its own."""
     error = np.abs(approximate - exact) / np.maximum(np.abs(exact), np.finfo(float).tiny)
-    size = max(1, len(exact) // 100)
+    size = max(1, round(len(exact) / 100))
     top = set(np.argsort(-exact)[:size].tolist())
     return {
+        "records": len(exact),
         "spearman": float(stats.spearmanr(approximate, exact).statistic),
         "median_error": float(np.median(error)),
         "error_95": float(np.quantile(error, 0.95)),
@@ -97,147 +87,170 @@ def against(approximate: np.ndarray, exact: np.ndarray) -> Row:
     }
 
 
-def methods(layer: Any, names: list[str], truth: np.ndarray | None, memory: float = 6.0) -> Row:
-    """NS of each curvature: seconds without the check, error against the exact ones, refinement."""
-    row: Row = {"n": layer.n, "columns": layer.n_columns, "outputs": layer.n_outputs, "ridge": layer.ridge}
-    row["auto"] = choose("auto", Size.of(layer), memory)._asdict()
-    if truth is None:
-        start = time.perf_counter()
-        truth = noshadow.score(layer, ["newton"], curvature="dense", memory=16.0)["newton"].to_numpy()
-        row["dense"] = {"seconds": time.perf_counter() - start}
-    for name in names:
-        start = time.perf_counter()
-        curvature = build_curvature(layer, name, memory)
-        found = np.concatenate([newton(Known(chunk.records, chunk)).numpy() for chunk in curvature.chunks()])
-        row[name] = {"seconds": time.perf_counter() - start, **against(found, truth)}
-        start = time.perf_counter()
-        refined, diagnostics = score_with_diagnostics(layer, ["newton"], curvature=name, refine=0.01, memory=memory)
-        facts = diagnostics.accuracy.facts() if diagnostics.accuracy else None
-        kept = against(refined["newton"].to_numpy(), truth)["top_1_percent_kept"]
-        row[name]["refined"] = {"seconds": time.perf_counter() - start, "top_1_percent_kept": kept, "accuracy": facts}
+def facts(case: Case) -> Row:
+    """The head, and what ``auto`` takes for it."""
+    chosen = choose("auto", Size.of(case.head.layer), MEMORY)
+    return {**case.head.facts(), "auto": chosen.name, "why": chosen.why}
+
+
+def timed(case: Case, name: str, influence: bool = True) -> Row:
+    """Newton scores of all records, and influences, from one curvature, without the check of its error: seconds."""
+    layer = case.head.layer
+    start = time.perf_counter()
+    curvature = build_curvature(layer, name, MEMORY)
+    row: Row = {"build_seconds": time.perf_counter() - start}
+    if isinstance(curvature, KroneckerCurvature):
+        save_basis(case, curvature)
+    for score in ("newton", "influence")[: 1 + influence]:
+        start, values = time.perf_counter(), np.empty(layer.n)
+        for chunk in curvature.chunks():
+            pull = chunk.records.pull
+            shift = chunk.removal(pull).shift if score == "newton" else chunk.first_order_shift(pull)
+            values[chunk.records.rows] = (chunk.records.gradient * shift).sum(1).numpy()
+        row[f"{score}_seconds"] = time.perf_counter() - start
+        np.save(case.array(f"{name}-{score}"), values)
+    row["seconds"] = row["build_seconds"] + row["newton_seconds"] + row.get("influence_seconds", 0.0)
+    row["peak_gib"] = peak()
     return row
 
 
-def kronfluence_scores(layer: Any, rows: np.ndarray, factors_from: int) -> Row:
-    """kronfluence's self-influence of a linear head: seconds to fit its EK-FAC factors, and of a record."""
-    try:
-        from kronfluence.analyzer import Analyzer, prepare_model
-        from kronfluence.arguments import FactorArguments, ScoreArguments
-        from kronfluence.task import Task
-    except ImportError:
-        return {"missing": "pip install kronfluence"}
-    import tempfile
-
-    class HeadTask(Task):
-        def compute_train_loss(self, batch: Any, model: Any, sample: bool = False) -> Any:
-            x, y = batch
-            z = model(x)
-            if sample:
-                with torch.no_grad():
-                    y = torch.multinomial(torch.softmax(z.detach(), -1), 1).flatten()
-            return torch.nn.functional.cross_entropy(z, y, reduction="sum")
-
-        def compute_measurement(self, batch: Any, model: Any) -> Any:
-            return self.compute_train_loss(batch, model)
-
-    head = torch.nn.Linear(layer.n_features, layer.n_outputs)
-    theta = layer.coefficients
-    if theta is None:
-        design = layer.records(slice(0, layer.n)).design
-        theta = torch.linalg.lstsq(design, layer.outputs).solution
-    with torch.no_grad():
-        head.weight.copy_(theta[:-1].T)
-        head.bias.copy_(theta[-1])
-    model = prepare_model(torch.nn.Sequential(head), HeadTask())
-    data = torch.utils.data.TensorDataset(layer.features.float(), layer.targets)
-    some = torch.utils.data.Subset(data, rows.tolist())
-    fitted_on = torch.utils.data.Subset(data, range(min(factors_from, layer.n)))
-    with tempfile.TemporaryDirectory() as folder:
-        analyzer = Analyzer("head", model, HeadTask(), cpu=True, output_dir=folder, disable_tqdm=True)
-        start = time.perf_counter()
-        analyzer.fit_all_factors(
-            factors_name="factors",
-            dataset=fitted_on,
-            per_device_batch_size=64 if layer.n_outputs > 200 else 512,
-            factor_args=FactorArguments(strategy="ekfac", use_empirical_fisher=False),
-        )
-        fit = time.perf_counter() - start
-        damping = layer.ridge / layer.n if layer.ridge else 1e-8
-        start = time.perf_counter()
-        analyzer.compute_self_scores(
-            scores_name="scores",
-            factors_name="factors",
-            train_dataset=some,
-            per_device_train_batch_size=16 if layer.n_outputs > 200 else 256,
-            score_args=ScoreArguments(damping_factor=damping),
-        )
-        seconds = time.perf_counter() - start
-        found = analyzer.load_self_scores("scores")["all_modules"].numpy()
+def side_by_side(case: Case, fitted_on: int | None, scored: int | None) -> Row:
+    """All records by ``kronecker``; then factors and self-influences of some records, or of all, by kronfluence."""
+    ours = timed(case, "kronecker")
+    n = len(case.head.features)
+    peer = Kronfluence(case.head)
+    fit = peer.fit(fitted_on or n, fitted_on or n)
+    rows = np.arange(n) if scored is None else np.sort(np.random.default_rng(1).choice(n, scored, replace=False))
+    found, seconds = peer.score(rows)
+    np.save(case.array("kronfluence-timed"), np.stack([rows, found]))
+    each = seconds / len(rows)
     return {
-        "fit_seconds": fit,
-        "fitted_on": len(fitted_on),
-        "seconds_per_record": seconds / len(rows),
-        "scores": (found / layer.n).tolist(),
+        "kronecker": ours,
+        "kronfluence": {
+            "fitted_on": fitted_on or n,
+            "fit_seconds": fit,
+            "scored": len(rows),
+            "seconds_per_record": each,
+            "times_our_newton_per_record": each / (ours["newton_seconds"] / n),
+            "times_our_influence_per_record": each / (ours["influence_seconds"] / n),
+            "times_ours_in_all": (fit * n / (fitted_on or n) + each * n)
+            / (ours["build_seconds"] + ours["influence_seconds"]),
+        },
     }
 
 
-def beside_kronfluence(
-    layer: Any, sample: int, factors_from: int, memory: float = 6.0, with_newton: bool = True
-) -> Row:
-    """NS of the Kronecker curvature for all records, and its IF and kronfluence's against exact ones on a sample."""
-    row: Row = {"n": layer.n, "columns": layer.n_columns, "outputs": layer.n_outputs, "ridge": layer.ridge}
-    row["auto"] = choose("auto", Size.of(layer), memory)._asdict()
-    p = torch.softmax(layer.outputs, 1)
-    row["mean_confidence"] = float(p.amax(1).mean())
-    row["accuracy"] = float((p.argmax(1) == layer.targets).double().mean())
-    del p
-    rows = np.sort(np.random.default_rng(0).choice(layer.n, sample, replace=False))
-    start = time.perf_counter()
-    curvature = build_curvature(layer, "kronecker", memory)
-    built = time.perf_counter() - start
-    influence, ns = np.empty(layer.n), np.empty(layer.n)
-    for chunk in curvature.chunks():
-        where = chunk.records.rows
-        shift = chunk.removal(chunk.records.pull).shift
-        ns[where] = (chunk.records.gradient * shift).sum(1).numpy()
-    passed = time.perf_counter() - start - built
-    row["kronecker"] = {"build_seconds": built, "newton_seconds": passed, "seconds": built + passed}
-    start = time.perf_counter()
-    for chunk in curvature.chunks():
-        where = chunk.records.rows
-        influence[where] = (chunk.records.gradient * chunk.first_order_shift(chunk.records.pull)).sum(1).numpy()
-    row["kronecker"]["influence_seconds"] = time.perf_counter() - start
-    row["kronecker"]["peak_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(row, file=sys.stderr, flush=True)
-    solver = Solver.of(curvature, memory, 1e-4)
-    start = time.perf_counter()
-    records = solver.gather(torch.from_numpy(rows))
-    asked = solver.leverages(records)
-    exact_ns = (records.gradient * asked.removal(records.pull).shift).sum(1).numpy() if with_newton else None
-    exact_if = (records.gradient * asked.first_order_shift(records.pull)).sum(1).numpy()
-    row["exact_on_sample"] = {
-        "records": len(rows),
-        "seconds": time.perf_counter() - start,
-        "residual": solver.effort.residual,
-        "steps": solver.effort.steps / solver.effort.systems,
+def sample(case: Case, size: int) -> np.ndarray:
+    return np.sort(np.random.default_rng(2).choice(len(case.head.features), size, replace=False))
+
+
+def peer_on_sample(case: Case, size: int, eigenvalues_from: int) -> Row:
+    """kronfluence for the sampled records, its bases from all records and its eigenvalues from as many as time allows:
+    they take a gradient of the size of the head each."""
+    peer = Kronfluence(case.head)
+    seconds = peer.fit(len(case.head.features), eigenvalues_from)
+    found, _ = peer.score(sample(case, size))
+    np.save(case.array("kronfluence-sample"), found)
+    return {"eigenvalues_from": eigenvalues_from, "fit_seconds": seconds}
+
+
+def save_basis(case: Case, curvature: KroneckerCurvature) -> None:
+    """What preconditions the systems of exact answers."""
+    basis = curvature.basis
+    assert basis.frame is not None
+    np.savez(
+        case.array("basis").with_suffix(".npz"), *(one.float() for one in (basis.vectors, basis.frame, basis.values))
+    )
+
+
+def exact_answers(case: Case, tolerance: float = 1e-3, blocks: bool = False) -> ExactAnswers:
+    with np.load(case.array("basis").with_suffix(".npz")) as kept_basis:
+        basis = [torch.from_numpy(kept_basis[name]) for name in ("arr_0", "arr_1", "arr_2")]
+    inverses = None
+    if blocks:
+        curvature = kronecker_curvature(case.head.layer, MEMORY)
+        basis[:2] = [curvature.basis.vectors.float(), curvature.basis.frame.float()]
+        found = affordable_blocks(curvature, MEMORY)
+        inverses = None if found is None else found.inverses.float()
+    return ExactAnswers(case.head, basis, case.work / f"{case.name}-exact.jsonl", tolerance, inverses)
+
+
+def errors_on_sample(case: Case, size: int, batch: int, tolerance: float, known: int) -> Row:
+    """Influences of both against converged answers for the first of the sampled records."""
+    exact, rows = exact_answers(case, tolerance), sample(case, size)[:known]
+    influence = exact("influence", rows, batch)
+    ours, theirs = np.load(case.array("kronecker-influence")), np.load(case.array("kronfluence-sample"))
+    return {
+        "exact": exact.effort("influence"),
+        "kronecker influence": against(ours[rows], influence),
+        "kronfluence influence": against(theirs[:known], influence),
     }
-    if exact_ns is not None:
-        row["kronecker"]["newton"] = against(ns[rows], exact_ns)
-    row["kronecker"]["influence"] = against(influence[rows], exact_if)
-    theirs = kronfluence_scores(layer, rows, factors_from)
-    if "scores" in theirs:
-        found = np.array(theirs.pop("scores"))
-        theirs["influence"] = against(found, exact_if)
-        ours = (row["kronecker"]["influence_seconds"]) / layer.n
-        theirs["times_ours_per_record"] = theirs["seconds_per_record"] / ours
-        theirs["times_ours_in_all"] = (
-            theirs["fit_seconds"] * layer.n / theirs["fitted_on"] + theirs["seconds_per_record"] * layer.n
-        ) / (row["kronecker"]["build_seconds"] + row["kronecker"]["influence_seconds"])
-    row["kronfluence"] = theirs
+
+
+def newton_on_sample(case: Case, size: int, batch: int, tolerance: float, known: int) -> Row:
+    """Newton scores against converged answers for fewer of them."""
+    exact, rows = exact_answers(case, tolerance), sample(case, size)[:known]
+    found = against(np.load(case.array("kronecker-newton"))[rows], exact("newton", rows, batch))
+    return {"exact": exact.effort("newton"), "kronecker newton": found}
+
+
+def dense_truth(case: Case) -> Row:
+    """The exact Hessian: Newton scores and influences of all records."""
+    start = time.perf_counter()
+    frame = noshadow.score(case.head.layer, ["newton", "influence"], curvature="dense", memory=16.0, progress=False)
+    for score in frame:
+        np.save(case.array(f"exact-{score}"), frame[score].to_numpy())
+    return {"by": "dense", "records": len(frame), "seconds": time.perf_counter() - start, "peak_gib": peak()}
+
+
+def iterative_truth(case: Case, share: float = 1.0, others: int = 0, batch: int = 64) -> Row:
+    """Converged Newton scores: of all records, or of those that ``blocks`` or ``kronecker`` has among its highest, that
+    share of all, and of some others, drawn at random; NaN where it was not worked out."""
+    n = len(case.head.features)
+    rows = np.arange(n)
+    if share < 1.0:
+        highest = [
+            np.argsort(-np.load(case.array(f"{name}-newton")))[: int(share * n)] for name in ("blocks", "kronecker")
+        ]
+        rows = np.union1d(np.concatenate(highest), sample(case, others))
+    exact = exact_answers(case, blocks=True)
+    values = np.full(n, np.nan)
+    values[rows] = exact("newton", rows, batch)
+    np.save(case.array("exact-newton"), values)
+    return {"by": "conjugate gradients", **exact.effort("newton")}
+
+
+def errors(case: Case, name: str, others: int = 0) -> Row:
+    """Newton scores of one curvature against the exact ones; rank correlation and errors on all records, or on a random
+    sample where not all are known, the top of those that are."""
+    exact, found = np.load(case.array("exact-newton")), np.load(case.array(f"{name}-newton"))
+    known = ~np.isnan(exact)
+    rows = np.arange(len(exact)) if known.all() else sample(case, others)
+    row = against(found[rows], exact[rows])
+    row["top_1_percent_kept"] = top_kept(found, exact)
     return row
 
 
-def text_row() -> Row:
+def top_kept(found: np.ndarray, exact: np.ndarray) -> float:
+    """Share of the exact top 1 % of all records that is in the top 1 % of ``found``; unknown ones are not in it."""
+    size = max(1, round(len(exact) / 100))
+    top = set(np.argsort(-np.where(np.isnan(exact), -np.inf, exact))[:size].tolist())
+    return len(top & set(np.argsort(-found)[:size].tolist())) / size
+
+
+def refined(case: Case, name: str) -> Row:
+    """``score(refine=0.01)``, as a user calls it: seconds, what it says of itself, and the top that it reaches."""
+    start = time.perf_counter()
+    frame, found = score_with_diagnostics(
+        case.head.layer, ["newton"], curvature=name, refine=0.01, memory=MEMORY, progress=False
+    )
+    seconds = time.perf_counter() - start
+    exact = np.load(case.array("exact-newton"))
+    kept_of_top = top_kept(frame["newton"].to_numpy(), exact)
+    said = found.accuracy.facts() if found.accuracy else None
+    return {"seconds": seconds, "top_1_percent_kept": kept_of_top, "said": said, "peak_gib": peak()}
+
+
+def text_row(case: Case) -> Row:
     """TF-IDF of 20,000 texts of 100 words, 50,000 columns, a logistic regression."""
     from scipy import sparse
     from sklearn.feature_extraction.text import TfidfTransformer
@@ -260,70 +273,117 @@ def text_row() -> Row:
     row: Row = {"n": n, "columns": p + 1, "outputs": 1}
     for refine in (None, 0.01):
         start = time.perf_counter()
-        found = noshadow.audit(model, (x, y), memory=6.0, refine=refine)
+        found = noshadow.audit(model, (x, y), memory=6.0, refine=refine, progress=False)
         key = "audit" if refine is None else "refined"
         row[key] = {"seconds": time.perf_counter() - start, "accuracy": found.metadata["accuracy"]}
         row["curvature"] = [found.metadata["curvature"], found.metadata["curvature_chosen"]]
-    return row
+    return {**row, "peak_gib": peak()}
 
 
-def digits_row() -> Row:
-    rows = {}
-    for name, decay in (("without ridge", 0.0), ("weight decay 1e-3", 1e-3)):
-        x, z, y = digits_head(decay)
-        layer = noshadow.LastLayer(x, z, y, ridge=decay * len(x))
-        rows[name] = methods(layer, ["blocks", "kronecker"], None)
-    return rows
+def peak() -> float:
+    """GiB that this process had resident at most, imports and the head included."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def wide_row() -> Row:
-    x, z, y, theta = structured(25_000, 64, 100, 0.7)
-    layer = noshadow.LastLayer(x, z, y, ridge=2.5, coefficients=theta)
-    return {**beside_kronfluence(layer, 500, layer.n), "methods": methods(layer, ["blocks", "kronecker"], None)}
+Stage = Callable[[Case], Row]
 
 
-def imagenet_row() -> Row:
-    x, z, y, theta = structured(50_000, 2048, 1000, 0.8)
-    return beside_kronfluence(noshadow.LastLayer(x, z, y, ridge=5.0, coefficients=theta), 4, 256, 5.0, False)
+def of_methods(names: tuple[str, ...], others: int = 0) -> dict[str, Stage]:
+    """Errors of curvatures that were timed, and refinement."""
+    found: dict[str, Stage] = {}
+    for name in names:
+        found[f"{name} errors"] = lambda case, name=name: errors(case, name, others)
+        found[f"{name} refined"] = lambda case, name=name: refined(case, name)
+    return found
 
 
-ROWS: dict[str, Callable[[], Row]] = {
-    "digits": digits_row,
-    "wide": wide_row,
-    "imagenet": imagenet_row,
-    "text": text_row,
+BOTH = ("blocks", "kronecker")
+OTHERS = 200  # random records with converged answers, beside those at the top
+TIMED: dict[str, Stage] = {name: lambda case, name=name: timed(case, name, influence=False) for name in BOTH}
+SAMPLED = 16  # records of the largest head; half of them get converged answers, of minutes each
+STAGES: dict[str, dict[str, Stage]] = {
+    "digits": {"head": facts, **TIMED, "exact": dense_truth, **of_methods(BOTH)},
+    "digits, weight decay": {"head": facts, **TIMED, "exact": dense_truth, **of_methods(BOTH)},
+    **{
+        name: {
+            "head": facts,
+            **TIMED,
+            "exact": lambda case: iterative_truth(case, 0.06, OTHERS),
+            **of_methods(BOTH, OTHERS),
+        }
+        for name in ("network", "probe")
+    },
+    "wide": {
+        "head": facts,
+        "side by side": lambda case: side_by_side(case, None, None),
+        "blocks": TIMED["blocks"],
+        "exact": dense_truth,
+        "kronfluence errors": lambda case: whole_peer(case),
+        **of_methods(BOTH),
+    },
+    "imagenet": {
+        "head": facts,
+        "side by side": lambda case: side_by_side(case, 128, 48),
+        "kronfluence": lambda case: peer_on_sample(case, SAMPLED, 2048),
+        "errors": lambda case: errors_on_sample(case, SAMPLED, 6, 2e-2, 8),
+        "newton errors": lambda case: newton_on_sample(case, SAMPLED, 4, 2e-2, 4),
+    },
+    "text": {"text": text_row},
 }
+"""In their order: a later one uses the arrays of those before it."""
 
 
-def _run(name: str, pipe: Any) -> None:
+def whole_peer(case: Case) -> Row:
+    """Influences of all records, kronfluence's and those of ``kronecker``, against the exact Hessian's."""
+    exact = np.load(case.array("exact-influence"))
+    rows, found = np.load(case.array("kronfluence-timed"))
+    return {
+        "kronfluence influence": against(found, exact[rows.astype(int)]),
+        "kronecker influence": against(np.load(case.array("kronecker-influence")), exact),
+    }
+
+
+def _run(case: Case, stage: str, pipe: Any) -> None:
     warnings.simplefilter("ignore")
-    row = ROWS[name]()
-    row["peak_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    pipe.send(row)
+    pipe.send({**STAGES[case.name][stage](case), "threads": torch.get_num_threads()})
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("rows", nargs="*", default=list(ROWS), help=f"of {', '.join(ROWS)}")
+    parser.add_argument("work", type=Path)
+    parser.add_argument(
+        "rows", nargs="*", default=list(STAGES), help=f"of {', '.join(STAGES)}; ROW:STAGE for one stage"
+    )
+    parser.add_argument("--data", type=Path, default=Path("data"))
+    parser.add_argument("--again", action="store_true")
     parser.add_argument("--output", type=Path, default=RESULTS)
     asked = parser.parse_args()
-    if unknown := set(asked.rows) - set(ROWS):
-        parser.error(f"no such row: {', '.join(sorted(unknown))}")
-    results: Row = json.loads(asked.output.read_text()) if asked.output.exists() else {}
+    asked.work.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("spawn")
-    for name in asked.rows:
-        ours, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=_run, args=(name, theirs))
-        process.start()
-        theirs.close()
-        try:
-            row = ours.recv()
-        except EOFError:
-            raise SystemExit(f"{name}: the process ended without a result") from None
-        process.join()
-        results[name] = {**row, "threads": torch.get_num_threads(), "torch": torch.__version__}
-        asked.output.write_text(json.dumps(results, indent=1) + "\n")
-        print(name, json.dumps(row, indent=1))
+    for row in asked.rows:
+        name, _, stage = row.partition(":")
+        if name not in STAGES or (stage and stage not in STAGES[name]):
+            parser.error(f"no such row: {row}")
+        for one in [stage] if stage else list(STAGES[name]):
+            results: Row = json.loads(asked.output.read_text()) if asked.output.exists() else {}
+            if results.get(name, {}).get(one, {}).get("whole", one in results.get(name, {})) and not asked.again:
+                continue
+            ours, theirs = context.Pipe(duplex=False)
+            process = context.Process(target=_run, args=(Case(name, asked.work, asked.data), one, theirs))
+            process.start()
+            theirs.close()
+            try:
+                found = ours.recv()
+            except EOFError:
+                raise SystemExit(f"{name}: {one}: the process ended without a result") from None
+            process.join()
+            results = json.loads(asked.output.read_text()) if asked.output.exists() else {}  # others write to it too
+            results["torch"] = torch.__version__
+            results.setdefault(name, {})[one] = found
+            temporary = asked.output.with_suffix(".making")
+            temporary.write_text(json.dumps(results, indent=1) + "\n")
+            temporary.rename(asked.output)
+            print(name, one, json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

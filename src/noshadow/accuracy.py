@@ -34,8 +34,8 @@ _PATIENCE = 4e12  # operations that the check may take: a minute or two
 _STEPS = 20  # of a system, typically
 _MOST, _LEAST = 100, 3  # records of the sample, and of the top
 _ENOUGH = 10  # sampled records for a rank correlation; with fewer, those at the top count too
-_SURE = 0.99  # share of the refined records whose exact score is within the margin that ends refinement
 _MOST_REFINED = 10  # times the top share
+_PROBES = 50  # records from the top down to the last that may be refined: how much too low can they be?
 
 
 def check(
@@ -129,13 +129,16 @@ def _refine(
 ) -> tuple[bool, int]:
     """Exact scores for the top, until the exact scores of ``size`` records are above what any other record can have.
 
-    What another can have is its approximate score times the ratio of exact to approximate that all but one in a hundred
-    of the refined records stay below.
+    What another can have is its approximate score times the largest ratio of exact to approximate among those that are
+    known: the top, what came to be refined, and some records on the way down, ever fewer, where those would be that the
+    approximation puts far too low.
     """
     current = approximate.copy()
     done = np.zeros(len(current), dtype=bool)
     limit = min(len(current), _MOST_REFINED * size)
-    new = np.argsort(-current, kind="stable")[:size]
+    order = np.argsort(-current, kind="stable")
+    probes = np.unique(np.geomspace(size, limit, _PROBES).astype(np.int64)) if size < limit else np.empty(0, np.int64)
+    new = np.concatenate([order[:size], order[probes[probes < limit]]])
     while True:
         values = exact(new, names)
         done[new] = True
@@ -145,7 +148,7 @@ def _refine(
         current[new] = values[ranked]
         edge = np.partition(current[done], int(done.sum()) - size)[int(done.sum()) - size]
         ratio = current[done] / np.where(approximate[done] > 0, approximate[done], np.inf)
-        reach = max(1.0, float(np.quantile(ratio, _SURE)))
+        reach = max(1.0, float(ratio.max()))
         open_ = (~done & (approximate * reach >= edge) & (approximate > 0)).nonzero()[0]
         room = limit - int(done.sum())
         if not len(open_) or room <= 0:

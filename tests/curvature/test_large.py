@@ -9,7 +9,7 @@ import torch
 from scipy import sparse
 
 from noshadow import InputError, LastLayer, score
-from noshadow.curvature import Size, build_curvature, choose, kronecker
+from noshadow.curvature import Size, build_curvature, choose, exact_solver, kronecker
 from noshadow.curvature.dense import dense_curvature
 from noshadow.curvature.iterative import IterativeCurvature, Solver
 from noshadow.curvature.kronecker import without_own
@@ -186,6 +186,9 @@ def test_the_series_without_the_own_term_is_the_sum():
     wanted = (squares[:, :, None] / (values - squares[:, :, None] * weights[:, None, :])).sum(1)
     got = without_own(torch.tensor(squares), 1 / torch.tensor(values), torch.tensor(weights))
     np.testing.assert_allclose(got, wanted, rtol=2e-5)
+    light = without_own(torch.tensor(1e-3 * squares), 1 / torch.tensor(values), torch.tensor(weights))
+    wanted = (1e-3 * squares[:, :, None] / (values - 1e-3 * squares[:, :, None] * weights[:, None, :])).sum(1)
+    np.testing.assert_allclose(light, wanted, rtol=2e-6)  # the series ends early
 
 
 @pytest.mark.parametrize("scale", [1.0, 30.0])
@@ -305,7 +308,9 @@ def test_what_the_chosen_curvature_is_and_why():
     assert choose("auto", size, 8.0).name == "kronecker"
     assert "dense needs" in choose("auto", size, 8.0).why
     assert "blocks takes" in choose("auto", size, 8.0).why
-    assert choose("auto", Size(20_000, 50_001, 1, "logistic"), 8.0).name == "kronecker"  # a part of the directions
+    part = choose("auto", Size(20_000, 50_001, 1, "logistic"), 8.0)
+    assert part.name == "kronecker"
+    assert part.why.endswith("so that it keeps the largest directions of the columns")
     assert choose("auto", Size(200, 50_001, 5, "softmax"), 8.0).name == "dense"  # n-sided
     assert choose("auto", Size(10_000, 2049, 500, "logistic"), 8.0).name in ("blocks", "kronecker")
     with pytest.raises(InputError, match=r"memory: the exact Hessian of this head has 2,046,951 × 2,046,951"):
@@ -341,6 +346,26 @@ def test_an_approximation_states_its_error_and_refine_finds_the_exact_top(method
     assert found.accuracy.refined >= 20
     notes = concerns(layer, found)
     assert any(method in note and "records were scored exactly" in note for note in notes)
+
+
+def test_an_approximation_without_a_kronecker_one_beside_it_is_checked_all_the_same():
+    layer = make("softmax", n=200)
+    blocks = build_curvature(layer, "blocks")
+    rows = torch.tensor([3, 70, 150])
+
+    class Alone:
+        exact, beside = False, None
+
+        def __init__(self):
+            self.layer = layer
+
+    found = []
+    for curvature in (blocks, Alone()):
+        solver = exact_solver(curvature, 4.0)
+        records = solver.gather(rows)
+        found.append(solver.leverages(records).removal(records.pull).shift)
+    torch.testing.assert_close(found[1], found[0], rtol=1e-6, atol=1e-9)
+    assert exact_solver(build_curvature(layer, "dense"), 4.0) is None
 
 
 def test_refine_must_be_a_share_and_exact_curvatures_say_nothing():

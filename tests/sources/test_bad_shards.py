@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from noshadow import InputError, LastLayer, score
-from noshadow.sources import streamed
+from noshadow.sources import flat, streamed
 from tests.sources.test_layers_on_disk import arrays, cut, write
 
 
@@ -22,6 +24,7 @@ def small_chunks(monkeypatch):
 
 def shards(folder, kind="npy", named=None, number=8):
     named = arrays(n=80) if named is None else named
+    folder.mkdir(exist_ok=True)
     return [write(folder / f"part-{k}", kind, *part) for k, part in enumerate(cut(named, range(10, 10 * number, 10)))]
 
 
@@ -230,6 +233,55 @@ def test_a_shard_that_changes_or_goes_after_it_was_opened(tmp_path, kind):
     file.unlink()
     with pytest.raises(InputError, match="cannot be read"):
         score(layer)
+
+
+def flip(path, place, bit):
+    """One bit of a file, by the hand of a failing disk: size and time stay what they are."""
+    times, content = path.stat(), bytearray(path.read_bytes())
+    content[place] ^= 1 << bit
+    path.write_bytes(bytes(content))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+@pytest.mark.parametrize("kind", ["npy", "safetensors", "parquet"])
+def test_a_bit_that_flips_between_passes_is_noticed(tmp_path, kind, monkeypatch):
+    """In an array with no checksum of its own, where the number that it makes is as good as any."""
+    monkeypatch.setattr(flat, "_PIECE_BYTES", 5 * 16)
+    x, z, y = arrays(n=80)
+    paths = shards(tmp_path, kind, (x, z, y))
+    layer = LastLayer.open(tmp_path)
+    before = score(layer)
+    file = paths[7] / "features.npy" if kind == "npy" else paths[7]
+    place = file.read_bytes().find(x[76].tobytes())
+    assert place > 0
+    flip(file, place + 1, 3)
+    with pytest.raises(InputError, match=r"are not what they were when they were first read") as found:
+        score(layer)
+    assert file.name in str(found.value)
+    if kind != "parquet":  # rows of that shard, in pieces of five
+        assert "rows 5 … 9 (counted from 0)" in str(found.value)
+    assert LastLayer.open(tmp_path).n == 80  # nobody can tell it from a number that was always so
+    flip(file, place + 1, 3)
+    pd.testing.assert_frame_equal(score(layer), before, check_exact=True)
+
+
+def test_a_bit_that_flips_between_runs_is_noticed_by_a_store(tmp_path):
+    x, z, y = arrays(n=80)
+    paths = shards(tmp_path / "layer", "npy", (x, z, y))
+    score(LastLayer.open(tmp_path / "layer"), store=tmp_path / "store")
+    flip(paths[3] / "features.npy", -6, 0)
+    with pytest.raises(InputError, match="is of a run with other records"):
+        score(LastLayer.open(tmp_path / "layer"), store=tmp_path / "store")
+
+
+def test_rows_are_read_alike_whatever_the_pieces(tmp_path, monkeypatch):
+    x, z, y = arrays(n=80)
+    path = write(tmp_path / "a", "npy", x, z, y)
+    for piece in (1, 5 * 16, 10**9):
+        monkeypatch.setattr(flat, "_PIECE_BYTES", piece)
+        array = flat.npy_array(path / "features.npy", "features")
+        for rows in (slice(0, 80), slice(3, 4), slice(7, 23), slice(79, 80), slice(5, 5)):
+            np.testing.assert_array_equal(array.read(rows).numpy(), x[rows])
 
 
 def test_chunks_must_come_again():

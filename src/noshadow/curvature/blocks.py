@@ -15,15 +15,16 @@ block: a₋ = a/(1 − wa).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from noshadow.curvature.class_blocks import ClassBlocks, class_groups, keeps_blocks
 from noshadow.curvature.dense import DenseLeverages
 from noshadow.curvature.factored import FactoredLeverages, ScaledCoupling
-from noshadow.curvature.inverse import psd_inverse
 from noshadow.curvature.kronecker import KroneckerCurvature, kronecker_curvature, kronecker_memory
 from noshadow.curvature.outputs import CoupledCurvature, kind_of
 from noshadow.curvature.protocol import Advance, Leverages, Size
@@ -51,6 +52,8 @@ class BlocksCurvature:
     """a (n, m), or (n, 1) where the outputs share a block."""
     _coupling: Tensor | None
     """K (m, r), KKᵀ = L⁻¹ off the all-equal direction; None where nothing is coupled."""
+    kept: ClassBlocks | None = None
+    """The inverses, where they fit all at once: exact answers are found from them."""
 
     @property
     def rank(self) -> int:
@@ -73,17 +76,16 @@ class BlocksCurvature:
         beside = self.beside
         for rows in self.layer.chunks(beside.chunk):
             records = self.layer.records(rows)
-            leftover = beside.leftover(records, records.times(beside.basis.vectors))
-            yield self._leverages(records, self.sizes[rows], leftover)
+            yield self._leverages(records, self.sizes[rows], partial(beside.leftover, records))
 
-    def _leverages(self, records: Records, sizes: Tensor, leftover: Tensor) -> Leverages:
+    def _leverages(self, records: Records, sizes: Tensor, newton_step: Callable[[], Tensor]) -> Leverages:
         if self._coupling is None:
-            return DenseLeverages(records, sizes, leftover)
+            return DenseLeverages(records, sizes, newton_step())
         curvature = CoupledCurvature.of(records)
         room = 1.0 - curvature.diagonal * sizes
         factor = ScaledCoupling(self._coupling, (sizes / room.clamp(min=LEVERAGE_FLOOR)).sqrt())
         leverage = _leverage(curvature, self._coupling, sizes)
-        return FactoredLeverages(records, curvature, factor, leverage, leftover, (room < LEVERAGE_FLOOR).any(1))
+        return FactoredLeverages(records, curvature, factor, leverage, newton_step, (room < LEVERAGE_FLOOR).any(1))
 
 
 def _leverage(curvature: CoupledCurvature, coupling: Tensor, sizes: Tensor) -> Tensor:
@@ -107,29 +109,18 @@ def blocks_curvature(layer: LastLayer, memory: float, advance: Advance = lambda 
     traces, null = sizes.new_zeros(width), 0
     spare = memory * GIB - 8.0 * layer.n * width - GIB * kronecker_memory(Size.of(layer))
     group = max(1, min(width, int(spare // (8 * 3 * k * k))))
-    for classes in torch.split(torch.arange(width), group):
-        gram = sizes.new_zeros((len(classes), k, k))
-        for rows in layer.chunks(beside.chunk):
-            records = layer.records(rows)
-            x = records.times(basis.vectors)
-            for block, weight in zip(gram, _weights(kind, records)[:, classes].T, strict=True):
-                block.addmm_(x.T, x * weight.unsqueeze(1))
-        gram += basis.penalty
-        traces[classes] = gram.diagonal(dim1=1, dim2=2).sum(1)
-        for block in gram:
-            inverse, vanishing = psd_inverse(block.clone())
-            block.copy_(inverse)
-            null += vanishing
+    kept = None
+    for found in class_groups(beside, group):
+        traces[found.classes] = found.traces
+        null += found.null
         for rows in layer.chunks(beside.chunk):
             x = layer.records(rows).times(basis.vectors)
-            for column, inverse in zip(classes.tolist(), gram, strict=True):
+            for column, inverse in zip(found.classes.tolist(), found.inverses, strict=True):
                 sizes[rows, column] = ((x @ inverse) * x).sum(1).clamp_(min=0.0)
+        if group == width and kind == "coupled" and basis.rest is None and keeps_blocks(k, width, memory):
+            kept = ClassBlocks(found.inverses, basis.frame)
     coupling = _coupling(layer, sizes, traces, k, beside.chunk) if kind == "coupled" else None
-    return BlocksCurvature(layer, null, beside, sizes, coupling)
-
-
-def _weights(kind: str, records: Records) -> Tensor:
-    return CoupledCurvature.of(records).diagonal if kind == "coupled" else records.packed_curvature
+    return BlocksCurvature(layer, null, beside, sizes, coupling, kept)
 
 
 def _coupling(layer: LastLayer, sizes: Tensor, traces: Tensor, k: int, chunk: int) -> Tensor:

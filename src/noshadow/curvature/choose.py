@@ -9,7 +9,7 @@ from typing import NamedTuple
 from noshadow.curvature.blocks import blocks_curvature, blocks_memory, blocks_refusal, blocks_work
 from noshadow.curvature.dense import dense_curvature, dense_memory, dense_refusal
 from noshadow.curvature.iterative import iterative_curvature, iterative_memory, iterative_refusal
-from noshadow.curvature.kronecker import kronecker_curvature, kronecker_memory, kronecker_refusal
+from noshadow.curvature.kronecker import KRONECKER_SPARES, kronecker_curvature, kronecker_memory, kronecker_refusal
 from noshadow.curvature.protocol import Advance, Curvature, Size
 from noshadow.curvature.sided import n_sided
 from noshadow.errors import InputError
@@ -31,6 +31,7 @@ class Method:
     refusal  what is so large about it, for the sentence that refuses it
     work     floating-point operations, where it may take too many; None: never
     auto     whether "auto" may take it
+    spares   what it leaves out where even its own memory is not there: the end of a sentence; None: it cannot
     """
 
     build: Callable[[LastLayer, float, Advance], Curvature]
@@ -38,15 +39,16 @@ class Method:
     refusal: Callable[[Size], str]
     work: Callable[[Size], float] | None = None
     auto: bool = True
+    spares: str | None = None
 
 
 CURVATURES: dict[str, Method] = {
     "dense": Method(dense_curvature, dense_memory, dense_refusal),
     "blocks": Method(blocks_curvature, blocks_memory, blocks_refusal, blocks_work),
-    "kronecker": Method(kronecker_curvature, kronecker_memory, kronecker_refusal),
+    "kronecker": Method(kronecker_curvature, kronecker_memory, kronecker_refusal, spares=KRONECKER_SPARES),
     "iterative": Method(iterative_curvature, iterative_memory, iterative_refusal, auto=False),
 }
-"""In the order of preference: ``auto`` takes the first that fits."""
+"""In the order of preference: ``auto`` takes the first that fits, or the last that can do with less than it needs."""
 
 
 class Choice(NamedTuple):
@@ -83,8 +85,8 @@ def choose(name: str, size: Size, memory: float | None = None) -> Choice:
             reasons.append(f"{candidate} takes {method.work(size):.0e} operations")
         else:
             return Choice(candidate, "; ".join(reasons) or "the exact Hessian fits into memory")
-    last = [candidate for candidate, method in CURVATURES.items() if method.auto][-1]
-    return Choice(last, f"{'; '.join(reasons)}, so that it keeps the largest directions of the columns")
+    last, spares = [(name, method.spares) for name, method in CURVATURES.items() if method.auto and method.spares][-1]
+    return Choice(last, f"{'; '.join(reasons)}, so that it {spares}")
 
 
 def build_curvature(

@@ -18,6 +18,7 @@ Nothing of size n × (number of parameters) is ever held, so memory does not gro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -96,6 +97,8 @@ class DenseCurvature:
     null_directions: int
     stationarity: Stationarity
     linearity: float
+    _newton: Tensor
+    """H⁻¹G in whitened coordinates, (k, r)."""
     _whitening: Whitening
     _inverses: list[Tensor]
     _forms: list[QuadraticForms]
@@ -114,13 +117,18 @@ class DenseCurvature:
         """Nothing is approximated."""
         return True
 
+    @property
+    def beside(self) -> None:
+        """It needs none."""
+        return None
+
     def chunks(self) -> Iterator[DenseLeverages]:
         """The leverage blocks of all records, in order: those of a chunk in one GEMM, unpacked a cacheful at a time."""
         batch = max(1, _BLOCK_BYTES // (8 * len(self._forms) * self.width**2))
         for rows in self.layer.chunks(self.chunk):
             records = self.layer.records(rows)
             x = records.design @ self._whitening.transform
-            packed, leftover = torch.cat([form(x) for form in self._forms], dim=1), x @ self.stationarity.newton
+            packed, leftover = torch.cat([form(x) for form in self._forms], dim=1), x @ self._newton
             for start in range(0, len(x), batch):
                 part = slice(start, min(start + batch, len(x)))
                 block = packed[part]
@@ -130,7 +138,7 @@ class DenseCurvature:
     def leverages(self, records: Records) -> DenseLeverages:
         """Other records, seen through this Hessian; those that it says nothing of are refused by row."""
         x = records.design @ self._whitening.transform
-        packed, leftover = torch.cat([form(x) for form in self._forms], dim=1), x @ self.stationarity.newton
+        packed, leftover = torch.cat([form(x) for form in self._forms], dim=1), x @ self._newton
         unseen = self._unseen(records).unsqueeze(1)
         if self.width == 1:
             return DenseLeverages(records, packed.clamp(min=0.0) + unseen, leftover)
@@ -194,12 +202,15 @@ def dense_curvature(layer: LastLayer, memory: float, advance: Advance = lambda _
         del hessian, blocks
         inverses.append(inverse)
         null += vanishing
+    gradient = fit.whitened_gradient()
+    newton = _apply(inverses, gradient, width)
     return DenseCurvature(
         layer=layer,
         chunk=chunk,
         null_directions=null,
-        stationarity=fit.stationarity(lambda columns: _apply(inverses, columns, width)),
+        stationarity=fit.described(math.sqrt(max(0.0, float((gradient * newton).sum())))),
         linearity=fit.linearity,
+        _newton=newton,
         _whitening=whitening,
         _inverses=inverses,
         _forms=[QuadraticForms(inverse, size, width) for inverse in inverses],

@@ -13,6 +13,7 @@ record's share of its own fit lies between 0 and 1.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -81,14 +82,19 @@ class ScaledCoupling:
 
 @dataclass(frozen=True, eq=False)
 class FactoredLeverages:
-    """Some records, W', F, tr(W'A), what is left of a Newton step, and where no fit is left without the record."""
+    """Some records, W', F, tr(W'A), and where no fit is left without the record."""
 
     records: Records
     curvature: CoupledCurvature
     factor: Factor
     leverage: Tensor
-    leftover: Tensor
+    newton_step: Callable[[], Tensor]
+    """What is left of a Newton step, x̃ᵀH⁻¹G (c, r), where it is asked for: systems that most scores do not need."""
     undefined: Tensor
+
+    @property
+    def leftover(self) -> Tensor:
+        return self.newton_step()
 
     def first_order_shift(self, pull: Tensor) -> Tensor:
         head = self.records.head

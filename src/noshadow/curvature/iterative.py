@@ -5,8 +5,10 @@ What is asked of record i are single systems in the parameters, with its curvatu
     first order  H u = x̃ ⊗ v,                   A v = x̃ᵀu
     removal      (H − x̃x̃ᵀ ⊗ W') u = x̃ ⊗ v,      A(I − W'A)⁻¹v = x̃ᵀu
 
-one right-hand side a record; only the leverage, a trace, takes one per output. The preconditioner is the Kronecker
-curvature, which in its own basis is diagonal; without the record where the system is.
+one right-hand side a record; only the leverage, a trace, takes one per output, and so does the removal of a record that
+decides its own fit, without which a system is singular or nearly so: its block A says how far it is. Systems are
+preconditioned by the Hessians of the classes (``noshadow.curvature.class_blocks``) or, where those do not fit, by the
+Kronecker curvature, which in its own basis is diagonal; without the record where the system is.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from noshadow.curvature.blocks import BlocksCurvature
+from noshadow.curvature.class_blocks import ClassBlocks, affordable_blocks, class_weights
 from noshadow.curvature.kronecker import KroneckerCurvature, kronecker_curvature, kronecker_memory
-from noshadow.curvature.operator import HessianOperator, Own, conjugate_gradients
+from noshadow.curvature.operator import HessianOperator, Own, Precondition, conjugate_gradients
 from noshadow.curvature.outputs import CoupledCurvature
 from noshadow.curvature.protocol import Advance, Curvature, Removal, Size
 from noshadow.curvature.removal import remove_coupled, remove_uncoupled
@@ -47,6 +51,7 @@ _CHECK_TOLERANCE = 1e-4  # enough to measure approximations and to rank: scores 
 _MOST_STEPS, _CHECK_STEPS = 500, 150
 _VECTORS = 10  # of the size of the parameters that a system keeps
 _MOST_SYSTEMS = 64
+_MOST_OUTPUTS = 256  # for which a record whose removal does not converge gets a system per output instead
 
 
 @dataclass
@@ -72,6 +77,7 @@ class Solver:
     """Systems with the exact Hessian of a layer."""
 
     beside: KroneckerCurvature
+    blocks: ClassBlocks | None
     operator: HessianOperator
     batch: int
     tolerance: float
@@ -80,33 +86,45 @@ class Solver:
 
     @classmethod
     def of(
-        cls, beside: KroneckerCurvature, memory: float, tolerance: float = _TOLERANCE, most_steps: int = _MOST_STEPS
+        cls,
+        beside: KroneckerCurvature,
+        memory: float,
+        tolerance: float = _TOLERANCE,
+        most_steps: int = _MOST_STEPS,
+        blocks: ClassBlocks | None = None,
     ) -> Solver:
         basis, layer = beside.basis, beside.layer
         operator = HessianOperator(layer, basis.columns, basis.frame, beside.chunk)
         spare = 0.5 * memory * GIB
         vector = 8.0 * max(layer.n_columns, operator.shape[0]) * layer.n_outputs
-        return cls(
-            beside, operator, max(1, min(_MOST_SYSTEMS, int(spare // (_VECTORS * vector)))), tolerance, most_steps
-        )
+        batch = max(1, min(_MOST_SYSTEMS, int(spare // (_VECTORS * vector))))
+        return cls(beside, blocks or affordable_blocks(beside, memory), operator, batch, tolerance, most_steps)
 
     def shift(self, records: Records, x: Tensor, vectors: Tensor, without_own: bool) -> tuple[Tensor, Tensor]:
-        """x̃ᵀu (c, r) of the system whose right-hand side is x̃ ⊗ v, v (c, r) reduced; and where there is none."""
-        answers, singular = torch.empty_like(vectors), torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        """x̃ᵀu (c, r) of the system whose right-hand side is x̃ ⊗ v, v (c, r) reduced; and where there is none that was
+        found: it is singular, or would take too many steps and can be had otherwise."""
+        answers, missing = torch.empty_like(vectors), torch.zeros(len(x), dtype=torch.bool, device=x.device)
         pulls = self.operator.from_reduced(vectors)
-        basis = self.beside.basis
-        weights = basis.weights(records)
         for some in torch.split(torch.arange(len(x), device=x.device), self.batch):
-            own, precondition = None, basis.precondition()
-            if without_own:
-                own = Own(x[some], records.some(some))
-                precondition = basis.precondition(x[some], weights[some])
+            own = Own(x[some], records.some(some)) if without_own else None
             right = x[some].unsqueeze(2) * pulls[some].unsqueeze(1)
+            precondition = self._precondition(own)
             found = conjugate_gradients(self.operator, right, precondition, self.tolerance, self.most_steps, own)
-            self.effort.add(found.steps, found.residual, found.singular, self.tolerance)
+            lost = found.singular
+            if without_own and vectors.shape[1] <= _MOST_OUTPUTS:
+                lost = lost | (found.residual > self.tolerance)
+            self.effort.add(found.steps, found.residual, lost, self.tolerance)
             moved = (x[some].unsqueeze(1) @ found.solution).squeeze(1)
-            answers[some], singular[some] = self.operator.to_reduced(moved), found.singular
-        return answers, singular
+            answers[some], missing[some] = self.operator.to_reduced(moved), lost
+        return answers, missing
+
+    def _precondition(self, own: Own | None) -> Precondition:
+        basis = self.beside.basis
+        if self.blocks is None:
+            return basis.precondition() if own is None else basis.precondition(own.x, basis.weights(own.records))
+        if own is None:
+            return self.blocks.precondition()
+        return self.blocks.precondition(own.x, class_weights(own.records, basis.kind))
 
     def block(self, records: Records, x: Tensor) -> Tensor:
         """A: (c, r, r) of coupled outputs, a system per output; a number (c, 1) or one per label (c, m) otherwise."""
@@ -164,16 +182,15 @@ class IterativeLeverages:
 
     @cached_property
     def leftover(self) -> Tensor:
-        beside = self.solver.beside
-        return beside.leftover(self.records, self.records.times(beside.basis.vectors))
+        return self.solver.beside.leftover(self.records)
 
     def first_order_shift(self, pull: Tensor) -> Tensor:
         return self.solver.shift(self.records, self.x, pull, False)[0]
 
     def removal(self, pull: Tensor) -> Removal:
-        shift, singular = self.solver.shift(self.records, self.x, pull, True)
-        undefined = torch.zeros_like(singular)
-        near = singular.nonzero().flatten()
+        shift, missing = self.solver.shift(self.records, self.x, pull, True)
+        undefined = torch.zeros_like(missing)
+        near = missing.nonzero().flatten()
         if len(near):  # without them nothing is left along some direction: the block says how far it is
             records = self.records.some(near)
             block = self.solver.block(records, self.x[near])
@@ -213,6 +230,10 @@ class IterativeCurvature:
     def exact(self) -> bool:
         return True
 
+    @property
+    def beside(self) -> KroneckerCurvature:
+        return self.solver.beside
+
     def chunks(self) -> Iterator[IterativeLeverages]:
         for rows in self.layer.chunks(max(self.solver.batch, min(self.solver.beside.chunk, 256))):
             yield self.solver.leverages(self.layer.records(rows))
@@ -227,10 +248,11 @@ def exact_solver(curvature: Curvature, memory: float) -> Solver | None:
     """Exact answers for single records of an approximate curvature; None where it is exact itself."""
     if curvature.exact:
         return None
-    beside = getattr(curvature, "beside", curvature)
-    if not isinstance(beside, KroneckerCurvature):
-        raise TypeError(f"{type(curvature).__name__}: an approximate curvature has a Kronecker one beside it")
-    return Solver.of(beside, memory, _CHECK_TOLERANCE, _CHECK_STEPS)
+    beside = curvature.beside
+    if beside is None:
+        beside = kronecker_curvature(curvature.layer, memory)
+    kept = curvature.kept if isinstance(curvature, BlocksCurvature) else None
+    return Solver.of(beside, memory, _CHECK_TOLERANCE, _CHECK_STEPS, kept)
 
 
 def iterative_memory(size: Size) -> float:

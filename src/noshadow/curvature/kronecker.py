@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -39,6 +40,7 @@ from noshadow.memory import GIB
 from noshadow.records import Records
 
 __all__ = [
+    "KRONECKER_SPARES",
     "Eigenbasis",
     "KroneckerCurvature",
     "chunk_rows",
@@ -51,15 +53,22 @@ __all__ = [
     "without_own",
 ]
 
-_CHUNK_BYTES = 32 * 2**20  # largest array of a chunk
+KRONECKER_SPARES = "keeps the largest directions of the columns"
+"""What it does where a basis of all columns does not fit (``noshadow.curvature.partial``)."""
+
+_CHUNK_BYTES = 4 * 2**20  # largest array of a chunk: what is done entry by entry stays in the cache
+_LEAST_ROWS = 2048  # of a chunk, within memory: below it, adding to P × P sums would cost as much as the products
+_PARTIAL_BYTES = 32 * 2**20
 _ARRAYS = 12  # arrays of that size that are alive at a time
-_TERMS = 8  # of the series 1/(1 − t): with t ≤ _SAFE_SHARE the rest is below 1e-5 of the sum
+_TERMS = 8  # of the series 1/(1 − t), at most: with t ≤ _SAFE_SHARE the rest is below 1e-5 of the sum
+_NEGLIGIBLE = 1e-6  # rest of the series, relative to the sum, with which it ends earlier
 _SAFE_SHARE = 0.3
 _LEAST_ROOM = 0.05  # share of Λ that a preconditioner keeps where a record's own term is nearly all of it
 _TINY = 1e-12  # curvature of what is left over, in units of the penalty or of unit columns, that is not divided by
 _TILE_BYTES = 8 * 2**20
 # The one Newton step that the diagnostics ask for: its steps, within some operations, and the residual that will do
 _NEWTON_STEPS, _LEAST_NEWTON_STEPS, _NEWTON_WORK, _NEWTON_TOLERANCE = 30, 4, 4e12, 1e-4
+_SIZE_TOLERANCE = 1e-2  # its length alone, of which conjugate gradients have twice the digits
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,45 +136,81 @@ class KroneckerCurvature:
     layer: LastLayer
     chunk: int
     null_directions: int
-    stationarity: Stationarity
-    linearity: float
     basis: Eigenbasis
     rank: int
-    newton: Tensor | None = None
-    """H⁻¹G in the parameters themselves, (P, r), where the basis spans a part of the columns."""
+    fit: Fit
+
+    @property
+    def linearity(self) -> float:
+        return self.fit.linearity
+
+    @cached_property
+    def stationarity(self) -> Stationarity:
+        """Systems of its own, solved when it is asked for, and to the digits that a size takes."""
+        return self._stationarity(_SIZE_TOLERANCE)
 
     @property
     def exact(self) -> bool:
         """Whether nothing is approximated."""
         return self.basis.kind == "one" and self.basis.rest is None
 
+    @property
+    def beside(self) -> KroneckerCurvature:
+        return self
+
     def chunks(self) -> Iterator[Leverages]:
         for rows in self.layer.chunks(self.chunk):
             records = self.layer.records(rows)
             x = records.times(self.basis.vectors)
-            yield self._leverages(records, x, self.leftover(records, x))
+            yield self._leverages(records, x)
 
-    def leftover(self, records: Records, x: Tensor) -> Tensor:
-        """x̃ᵀH⁻¹G of records with coordinates x (c, k), (c, r)."""
-        if self.newton is not None:
-            return records.times(self.newton)
-        return x @ (self.basis.directions.T @ self.stationarity.newton)
+    def leftover(self, records: Records) -> Tensor:
+        """x̃ᵀH⁻¹G, (c, r)."""
+        return self.basis.columns.of(records) @ self._newton
 
-    def _leverages(self, records: Records, x: Tensor, leftover: Tensor) -> Leverages:
+    @cached_property
+    def _newton(self) -> Tensor:
+        """H⁻¹G in the coordinates of ``columns``, (k, r)."""
+        return self._solved(self._gradient, _NEWTON_TOLERANCE)
+
+    @property
+    def _gradient(self) -> Tensor:
+        """G in them."""
+        if self.basis.rest is None:  # gathered there, where no unit of a column swallows another
+            return self.basis.directions.T @ self.fit.whitened_gradient()
+        return self.basis.columns.drop(self.fit.gradient())
+
+    def _solved(self, gradient: Tensor, tolerance: float) -> Tensor:
+        """H⁻¹ of a gradient in those coordinates and in reduced ones of the outputs, (k, r) → same."""
+        layer, basis = self.layer, self.basis
+        operator = HessianOperator(layer, basis.columns, basis.frame, self.chunk)
+        right = operator.from_reduced(gradient).unsqueeze(0)
+        work = 4.0 * layer.n * layer.n_columns * layer.n_outputs
+        steps = int(min(_NEWTON_STEPS, max(_LEAST_NEWTON_STEPS, _NEWTON_WORK // work)))
+        found = conjugate_gradients(operator, right, basis.precondition(), tolerance, steps)
+        return operator.to_reduced(found.solution.squeeze(0))
+
+    def _stationarity(self, tolerance: float) -> Stationarity:
+        gradient = self._gradient
+        size = float((gradient * self._solved(gradient, tolerance)).sum())
+        return self.fit.described(math.sqrt(max(0.0, size)))
+
+    def _leverages(self, records: Records, x: Tensor) -> Leverages:
         basis = self.basis
         if self.exact:
-            return DenseLeverages(records, x.square() @ reciprocal(basis.values), leftover)
+            return DenseLeverages(records, x.square() @ reciprocal(basis.values), self.leftover(records))
         if basis.kind != "coupled" or basis.frame is None:
             weights = records.packed_curvature
             others = basis.others(records, x, weights)
-            return DenseLeverages(records, others / (1.0 + weights * others), leftover)
+            return DenseLeverages(records, others / (1.0 + weights * others), self.leftover(records))
         curvature = CoupledCurvature.of(records)
         weights = curvature.along(basis.frame)
         others = basis.others(records, x, weights)
         own = weights * others
         factor = DiagonalInFrame(basis.frame, others.sqrt())
         undefined = (own > 0.5 / LEVERAGE_FLOOR).any(1)  # h/(1 − h), with 1 − h at its floor
-        return FactoredLeverages(records, curvature, factor, (own / (1.0 + own)).sum(1), leftover, undefined)
+        leverage, step = (own / (1.0 + own)).sum(1), partial(self.leftover, records)
+        return FactoredLeverages(records, curvature, factor, leverage, step, undefined)
 
 
 def kronecker_curvature(layer: LastLayer, memory: float, advance: Advance = lambda _: None) -> KroneckerCurvature:
@@ -181,35 +226,13 @@ def kronecker_curvature(layer: LastLayer, memory: float, advance: Advance = lamb
         chunk = _partial_chunk(layer)
         whitening, rest = partial_whitening(layer, partial_rank(layer, memory), chunk)
     basis, fit = eigenbasis(layer, whitening, rest, chunk, advance)
-    operator = HessianOperator(layer, basis.columns, basis.frame, chunk)
-
-    def newton_step(gradient: Tensor) -> Tensor:
-        """H⁻¹ of a gradient in the operator's columns, reduced coordinates: (k, r) → same."""
-        right = operator.from_reduced(gradient).unsqueeze(0)
-        work = 4.0 * layer.n * layer.n_columns * layer.n_outputs
-        steps = int(min(_NEWTON_STEPS, max(_LEAST_NEWTON_STEPS, _NEWTON_WORK // work)))
-        found = conjugate_gradients(operator, right, basis.precondition(), _NEWTON_TOLERANCE, steps)
-        return operator.to_reduced(found.solution.squeeze(0))
-
-    newton = None
-    if rest is None:
-        found = fit.stationarity(lambda columns: basis.directions @ newton_step(basis.directions.T @ columns))
-    else:
-        gradient = basis.columns.drop(fit.gradient())
-        step = newton_step(gradient)
-        newton = basis.columns.lift(step)
-        found = replace(
-            fit.stationarity(lambda columns: columns), decrement=math.sqrt(max(0.0, float((gradient * step).sum())))
-        )
     return KroneckerCurvature(
         layer=layer,
         chunk=chunk,
         null_directions=int((basis.values <= rounding(basis.values)).sum()),
-        stationarity=found,
-        linearity=fit.linearity,
         basis=basis,
         rank=whitening.rank,
-        newton=newton,
+        fit=fit,
     )
 
 
@@ -267,29 +290,38 @@ def eigenbasis(
 
 def _partial_chunk(layer: LastLayer) -> int:
     widest = max(1024, layer.n_outputs, 0 if layer.sparse else layer.n_columns)
-    return max(1, min(_CHUNK_BYTES // (8 * widest), layer.n))
+    return max(1, min(_PARTIAL_BYTES // (8 * widest), layer.n))
 
 
 def without_own(squares: Tensor, inverse: Tensor, weights: Tensor) -> Tensor:
     """Σ_j a_jk/(1 − a_jk w_k), a_jk = (x̃ᵀb_j)²/Λ_jk: squares (c, k), inverse 1/Λ (k, r), weights (c, r) → (c, r).
 
-    As the series Σₛ w^(s−1) Σ_j a_jkˢ, its rest as that of a geometric series; records with an a·w too large for it are
-    summed entry by entry.
+    As the series Σₛ w^(s−1) Σ_j a_jkˢ. With t ≥ every a·w of a record, what is left after s terms is at most tˢ/(1 − t)
+    of the sum, and Σ_j (a_jk w_k)ˢ ≥ tˢ says when that is nothing: most records take a few terms. Of the others, the
+    rest is taken for that of a geometric series, and records with an a·w too large for it are summed entry by entry.
     """
-    base, power = squares, inverse
-    sums = squares @ inverse
-    total, last, factor = sums.clone(), sums, torch.ones_like(weights)
-    for _ in range(_TERMS - 1):
-        base, power = base * squares, power * inverse
-        last, sums = sums, base @ power
-        factor = factor * weights
-        total.addcmul_(factor, sums)
-    ratio = weights * sums / last.clamp(min=torch.finfo(last.dtype).tiny)
-    total.addcmul_(factor * sums, ratio / (1.0 - ratio.clamp(max=_SAFE_SHARE)))
-    largest = (sums * weights * factor).clamp(min=0.0).pow(1.0 / _TERMS).amax(1)  # ≥ every a·w
-    heavy = (~(largest <= _SAFE_SHARE)).nonzero().flatten()
+    total = squares @ inverse
+    active = torch.arange(len(squares), device=squares.device)
+    own, base, power, w, factor = squares, squares, inverse, weights, weights
+    last = term = total.clone()
+    share = torch.zeros_like(total[:, 0])
+    for s in range(2, _TERMS + 1):
+        base, power = base * own, power * inverse
+        last, term = term, factor * (base @ power)
+        total[active] += term
+        largest = (term * w).amax(1).clamp(min=0.0)
+        share = largest.pow(1.0 / s)
+        left = ~(largest <= _NEGLIGIBLE * (1.0 - share))
+        if not bool(left.any()):
+            return total
+        if 2 * int(left.sum()) <= len(left):
+            active, share = active[left], share[left]
+            own, base, w, factor, last, term = (one[left] for one in (own, base, w, factor, last, term))
+        factor = factor * w
+    ratio = term / last.clamp(min=torch.finfo(last.dtype).tiny)
+    total[active] += term * ratio / (1.0 - ratio.clamp(max=_SAFE_SHARE))
     batch = max(1, _TILE_BYTES // (8 * inverse.numel()))
-    for some in torch.split(heavy, batch):
+    for some in torch.split(active[~(share <= _SAFE_SHARE)], batch):
         a = squares[some].unsqueeze(2) * inverse
         room = (1.0 - a * weights[some].unsqueeze(1)).clamp_(min=LEVERAGE_FLOOR)
         total[some] = (a / room).sum(1)
@@ -331,4 +363,4 @@ def chunk_rows(size: Size, memory: float) -> int:
     """Rows of a chunk so that matrices and chunk stay within the budget."""
     fixed, row = _bytes(size)
     affordable = int((memory * GIB - fixed) // row)
-    return max(1, min(affordable, _CHUNK_BYTES // (8 * max(size.columns, size.outputs)), size.n))
+    return max(1, min(affordable, max(_LEAST_ROWS, _CHUNK_BYTES // (8 * max(size.columns, size.outputs))), size.n))

@@ -12,13 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from torch import Tensor
 
 from noshadow.curvature.stationary import Stationarity
 from noshadow.layer import LastLayer
 from noshadow.records import Records
+
+if TYPE_CHECKING:
+    from noshadow.curvature.kronecker import KroneckerCurvature
 
 __all__ = ["Advance", "Curvature", "Leverages", "Removal", "Size"]
 
@@ -86,6 +89,12 @@ class Curvature(Protocol):
     @property
     def exact(self) -> bool:
         """Whether its answers are those of H itself, up to rounding or a stated residual."""
+        ...
+
+    @property
+    def beside(self) -> KroneckerCurvature | None:
+        """The Kronecker curvature of the same layer, where one is at hand: of an approximation, exact answers for
+        single records are found from it. None: it is built when they are asked for."""
         ...
 
     def chunks(self) -> Iterator[Leverages]:

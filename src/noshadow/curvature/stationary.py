@@ -16,8 +16,8 @@ numbers tell these apart:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -40,8 +40,6 @@ _EXPLAINED = 0.1  # share of the gradient below which a ridge of the other kind,
 class Stationarity:
     """What is left of the gradient of the objective, and what it looks like."""
 
-    newton: Tensor
-    """H⁻¹G in whitened coordinates, (k, r)."""
     decrement: float
     """√⟨G, H⁻¹G⟩."""
     best_ridge: float
@@ -110,17 +108,17 @@ class Fit(Additive):
 
     def gradient(self) -> Tensor:
         """G in the parameters themselves, (P, r)."""
-        return self._plain_gradient + self._layer.penalty().unsqueeze(1) * self._parameters()
+        return self._plain_gradient + self._layer.penalty().unsqueeze(1) * self._theta
 
-    def stationarity(self, solve: Callable[[Tensor], Tensor]) -> Stationarity:
-        """``solve`` applies H⁻¹ to (k, r)."""
-        theta = self._parameters()
-        gradient = self._gradient + self._whitening.transform.T @ (self._layer.penalty().unsqueeze(1) * theta)
-        newton = solve(gradient)
-        best, share, covers_bias = self._best_ridge(theta)
+    def whitened_gradient(self) -> Tensor:
+        """G in whitened coordinates, (k, r)."""
+        return self._gradient + self._whitening.transform.T @ (self._layer.penalty().unsqueeze(1) * self._theta)
+
+    def described(self, decrement: float) -> Stationarity:
+        """What is left of a gradient of that size, √⟨G, H⁻¹G⟩."""
+        best, share, covers_bias = self._best_ridge(self._theta)
         return Stationarity(
-            newton=newton,
-            decrement=math.sqrt(max(0.0, float((gradient * newton).sum()))),
+            decrement=decrement,
             best_ridge=best,
             best_penalizes_bias=covers_bias,
             share=share,
@@ -129,7 +127,8 @@ class Fit(Additive):
             unit=1.0 if self._layer.kind.classifies else math.sqrt(self._targets),
         )
 
-    def _parameters(self) -> Tensor:
+    @cached_property
+    def _theta(self) -> Tensor:
         """Θ, (P, r): the layer's own, or those that give the outputs at the least penalty, θ = Tφ with
 
             φ = lim μ → 0 of argmin ‖X̃Tφ − Z‖² + μ φᵀD_φφ,

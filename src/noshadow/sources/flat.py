@@ -10,16 +10,18 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from noshadow.errors import FileError
 from noshadow.npz import read_header
+from noshadow.sources.checksums import Checksums
 from noshadow.sources.tables import Column, Columns
 
 __all__ = [
@@ -51,6 +53,7 @@ TYPES: dict[str, torch.dtype] = {
 _NUMPY = {"f8": "F64", "f4": "F32", "f2": "F16", "i8": "I64", "i4": "I32", "i2": "I16", "i1": "I8", "u1": "U8"}
 LARGEST_HEADER = 100_000_000
 """Bytes, as the format has it."""
+_PIECE_BYTES = 2**18  # with a checksum each; small beside what a pass reads at a time
 
 
 @dataclass(frozen=True)
@@ -75,12 +78,27 @@ class PlacedArray:
     n: int
     column: Column
     stamp: Stamp
+    checksums: Checksums = field(default_factory=Checksums, compare=False, repr=False)
 
     def read(self, rows: slice) -> Tensor:
-        """Some rows; refused where the file is another one by now."""
-        width = math.prod(self.column.shape)
-        size = self.column.dtype.itemsize * width
-        buffer = np.empty(max(0, rows.stop - rows.start) * size, np.uint8)
+        """Some rows; refused where the file is another one by now, or holds other bytes than when they were first
+        read. Whole pieces are read, because a checksum is that of a piece."""
+        size = self.column.dtype.itemsize * math.prod(self.column.shape)
+        if not size or rows.stop <= rows.start:
+            return torch.empty((max(0, rows.stop - rows.start), *self.column.shape), dtype=self.column.dtype)
+        piece = max(1, _PIECE_BYTES // size)
+        first, last = rows.start // piece * piece, min(-(-rows.stop // piece) * piece, self.n)
+        buffer = self._bytes(first, last, size)
+        for start in range(first, last, piece):
+            stop = min(start + piece, last)
+            content = buffer[(start - first) * size : (stop - first) * size]
+            self.checksums.check(start, content, f"{self.path}: rows {start} … {stop - 1} (counted from 0)")
+        whole = torch.from_numpy(buffer).view(self.column.dtype).reshape(-1, *self.column.shape)
+        return whole[rows.start - first : rows.stop - first]
+
+    def _bytes(self, first: int, last: int, size: int) -> NDArray[np.uint8]:
+        """Rows first … last − 1, of so many bytes each."""
+        buffer = np.empty((last - first) * size, np.uint8)
         try:
             with open(self.path, "rb", buffering=0) as file:
                 if Stamp.of(file.fileno()) != self.stamp:
@@ -88,18 +106,16 @@ class PlacedArray:
                         f"records: {self.path} was written to since the layer was opened; open it again when the file "
                         "is at rest"
                     )
-                file.seek(self.start + rows.start * size)
+                file.seek(self.start + first * size)
                 view = buffer.data
                 while view:
                     done = file.readinto(view)
                     if not done:
-                        raise FileError(f"records: {self.path} ends before row {rows.stop - 1}; it is truncated")
+                        raise FileError(f"records: {self.path} ends before row {last - 1}; it is truncated")
                     view = view[done:]
         except OSError as error:
             raise FileError(f"records: {self.path} cannot be read ({error.strerror}); it was there before") from None
-        if not len(buffer):
-            return torch.empty((max(0, rows.stop - rows.start), *self.column.shape), dtype=self.column.dtype)
-        return torch.from_numpy(buffer).view(self.column.dtype).reshape(-1, *self.column.shape)
+        return buffer
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from noshadow.errors import FileError, name_rows
+from noshadow.sources.checksums import Checksums
 from noshadow.sources.flat import Stamp
 from noshadow.sources.tables import Column, Columns
 
@@ -23,6 +24,7 @@ class ParquetTable:
     def __init__(self, path: Path, names: Sequence[str]) -> None:
         self.path, self.name = path, str(path)
         self._stamp: Stamp | None = None
+        self._checksums = {name: Checksums() for name in names}
         file = self._open()
         try:
             self.n = int(file.metadata.num_rows)
@@ -75,6 +77,8 @@ class ParquetTable:
                         f"records: row group {group} of {self.path} holds {name!r} with {here}, the first one with "
                         f"{self.columns[name]}"
                     )
+                content = values.reshape(-1).view(torch.uint8).numpy() if values.numel() else b""
+                self._checksums[name].check(group, content, f"{self.path}: the values of {name} in row group {group}")
             self._kept = group, found
         return self._kept[1]
 

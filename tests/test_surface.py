@@ -45,8 +45,8 @@ SURFACE = {
     "noshadow.evaluate": (
         ARRAYS | {"scipy"},
         "Budget budget Comparison Measured Metric Prediction Summary ceiling halves ndcg oracle oracle_ceiling "
-        "ordering over_predictions over_targets paired_bootstrap precision_at_k recall spearman best_scores "
-        "deviations_apart is_ahead noiseless_correlation share_size Reliability reliability",
+        "ordering over_predictions over_targets paired_bootstrap paired_difference precision_at_k recall spearman "
+        "best_scores deviations_apart is_ahead noiseless_correlation share_size Reliability reliability",
     ),
     "noshadow.theory": (
         ARRAYS | {"scipy"},

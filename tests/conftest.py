@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import random
+import shutil
+import tempfile
+from pathlib import Path
 
 # some virtual machines announce AMX and then die of it in a bfloat16 product; to be set before torch is imported
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -15,6 +18,8 @@ import torch
 from hypothesis import settings
 from sklearn.datasets import load_digits
 
+from tests import offline
+
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")  # a test that fails must fail again
 
@@ -23,6 +28,19 @@ trainers = all(importlib.util.find_spec(name) for name in ("accelerate", "lightn
 collect_ignore = [] if trainers else ["trace/test_trainers.py"]
 
 torch.set_num_threads(1)  # the tests' arrays are small: threads would only wait for each other
+
+
+def pytest_configure(config):
+    folder = Path(tempfile.mkdtemp(prefix="noshadow-tests-"))
+    config.add_cleanup(lambda: shutil.rmtree(folder))
+    offline.install(folder)
+
+
+@pytest.fixture(autouse=True)
+def nothing_leaves_this_machine():
+    """Whatever a test runs, here or in a process of its own, connects to nobody else."""
+    yield
+    assert offline.refused() == []
 
 
 @pytest.fixture(autouse=True)

@@ -95,7 +95,7 @@ def test_only_the_wanted_scores(result):
     x = np.random.default_rng(0).normal(size=(10, 2))
     layer = LastLayer(x, x, np.arange(10) % 2)
     table = audit(layer, scores=["loss", "output_gradient_norm"]).table
-    assert list(table.columns) == ["id", "target", "loss", "output_gradient_norm", "flagged"]
+    assert list(table.columns) == ["id", "target", "nearest_class", "loss", "output_gradient_norm", "flagged"]
 
 
 def texts(caught, category):

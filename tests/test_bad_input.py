@@ -18,8 +18,13 @@ def arrays(n=30, p=3, m=3, seed=0):
 
 
 def finite(layer):
+    """The scores, all finite but for the power of records that are told for certain."""
     frame = score(layer)
-    assert np.isfinite(frame.to_numpy()).all()
+    flagged = np.isin(np.arange(layer.n), score_with_diagnostics(layer)[1].flagged)
+    if "attack_power" in frame:
+        assert (np.isinf(frame["attack_power"]) == flagged).all()
+        assert (frame.loc[flagged, ["attack_accuracy", "attack_tpr"]] == 1.0).all(axis=None)
+    assert np.isfinite(frame.drop(columns="attack_power", errors="ignore").to_numpy()).all()
     return frame
 
 
@@ -168,7 +173,7 @@ def test_leverage_one_is_finite_and_flagged():
     with pytest.warns(NoshadowWarning, match=r"row 0: leverage is 1, .* fully exposed"):
         frame = score(layer)
     assert frame["leverage"][0] == pytest.approx(1.0)
-    assert np.isfinite(frame.to_numpy()).all()
+    assert np.isinf(finite(layer)["attack_power"]).tolist() == [True, *[False] * 19]
 
 
 @pytest.mark.parametrize("scale", [20.0, 500.0, 1e4, 1e6])

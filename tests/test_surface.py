@@ -28,7 +28,9 @@ SURFACE = {
     "noshadow.predict": (TENSORS | {"scipy"}, "spread"),
     "noshadow.scoring": (TABLES, "score"),
     "noshadow.canary": (TABLES, "Canaries canaries"),
-    "noshadow.audit": (TABLES | {"rich"}, "Audit audit"),
+    "noshadow.audit": (TABLES, "Audit audit"),
+    "noshadow.bands": (ARRAYS, "BANDS Band band_counts"),
+    "noshadow.gate": (ARRAYS, "Policy Verdict"),
     "noshadow.attacks": (
         TENSORS | {"scipy"},
         "AttackResult Posterior RocCurve auc epsilon_lower_bound lira lira_variance rmia roc shokri signal threshold "

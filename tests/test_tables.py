@@ -24,7 +24,7 @@ def test_no_text_of_a_csv_is_a_formula(tmp_path):
     for column in ("id", "target"):
         assert found[column].tolist() == ["'" + text for text in EVIL] + HARMLESS
     np.testing.assert_allclose(found["loss"], table["loss"])  # a negative number stays one
-    assert json.loads((tmp_path / "a.csv.json").read_text()) == {"n": 1}
+    assert json.loads((tmp_path / "a.csv.json").read_text())["n"] == 1
     save_table(table, {}, tmp_path / "a.parquet")
     assert pd.read_parquet(tmp_path / "a.parquet")["id"].tolist() == ids
 

@@ -21,8 +21,8 @@ PAGE = ROOT / "docs" / "architecture.md"
 START, END = "<!-- graph:start -->", "<!-- graph:end -->"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("_version", "errors", "progress", "sparse", "triangles"),
-    ("noshadow", "files", "memory", "tensors", "heads", "weights", "losses", "optimizers", "evaluate"),
+    ("_version", "errors", "progress", "reasons", "sparse", "triangles"),
+    ("noshadow", "bands", "files", "gate", "memory", "tensors", "heads", "weights", "losses", "optimizers", "evaluate"),
     ("artefact", "npz", "records", "tables"),
     ("sources",),
     ("layer",),
@@ -31,7 +31,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("predict",),
     ("comparison",),
     ("drawing", "extract"),
-    ("diagnostics", "network", "shadow", "trace"),
+    ("columns", "diagnostics", "network", "provenance", "shadow", "trace"),
     ("rating", "scores"),
     ("accuracy", "candidates"),
     ("canary", "scoring"),

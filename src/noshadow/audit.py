@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
+import importlib
 import io
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
 import torch
-from rich.console import Console, ConsoleOptions, Group, RenderResult
-from rich.table import Table
-from rich.text import Text
 
 from noshadow._version import __version__
+from noshadow.bands import band_counts
+from noshadow.columns import class_names_of, group_columns, names_of, nearest_classes, target_columns
 from noshadow.comparison import compare_runs
 from noshadow.curvature import choose
 from noshadow.diagnostics import Diagnostics, concerns
-from noshadow.errors import InputError, NoshadowWarning
+from noshadow.errors import FileError, InputError, NoshadowWarning
 from noshadow.extract import Extracted, extract
 from noshadow.layer import LastLayer
 from noshadow.objective import Objective
 from noshadow.progress import Progress
+from noshadow.provenance import provenance_of
 from noshadow.scoring import score_with_diagnostics
-from noshadow.tables import save_table
+from noshadow.tables import load_table, save_table
 
-__all__ = ["Audit", "audit"]
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
 
+__all__ = ["SCHEMA", "Audit", "audit"]
+
+SCHEMA = 1
+"""Of saved audits; raised when the same names mean something else."""
+_NEEDED = ("records", "head", "features", "outputs", "ranked_by", "provenance")
 _PREFERENCE = ("exposure", "leave_one_out", "newton", "influence", "loss")
 
 
@@ -42,9 +50,10 @@ class Audit:
     Attributes
     ----------
     table : pandas.DataFrame
-        A row per record: ``id``, ``target``, a column for each score, ``flagged`` (leverage 1: fully exposed).
+        A row per record: ``id``, ``target``, ``nearest_class`` (of classes: the likeliest one other than the record's
+        own), the groups, a column for each score, ``flagged`` (leverage 1: fully exposed).
     metadata : dict
-        Version, date, model, head, sizes, ridge, rank, stationarity, …
+        Version, date, model, head, sizes, ridge, rank, stationarity, …; under ``provenance`` of what it is an audit.
     notes : tuple of str
         What to know before trusting the numbers, a sentence each.
 
@@ -101,34 +110,69 @@ class Audit:
         Path
             The file.
         """
-        return save_table(self.table, {**self.metadata, "notes": list(self.notes)}, path)
+        return save_table(self.table, {**self.metadata, "notes": list(self.notes), "schema": SCHEMA}, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Audit:
+        """An audit that was saved: the same table, metadata and notes.
+
+        Parameters
+        ----------
+        path : str or Path
+            What ``save`` wrote; a .csv with its .csv.json beside it.
+
+        Returns
+        -------
+        Audit
+
+        Raises
+        ------
+        InputError
+            A file of something else, of another version of the format, damaged or altered.
+
+        Examples
+        --------
+        >>> import noshadow, tempfile
+        >>> layer = noshadow.LastLayer([[0.0], [1.0], [2.0]], [0.1, 1.0, 1.9], [0.0, 1.2, 1.8], head="squared")
+        >>> path = noshadow.audit(layer, ids=["a", "b", "c"]).save(f"{tempfile.mkdtemp()}/audit.parquet")
+        >>> noshadow.Audit.load(path)
+        Audit(3 records, squared head, ranked by 'exposure')
+        """
+        table, facts = load_table(path)
+        schema, notes = facts.pop("schema", None), facts.pop("notes", None)
+        if schema is None or not isinstance(notes, list) or any(name not in facts for name in _NEEDED):
+            raise FileError(f"path: {path} is a table of noshadow, but not of an audit")
+        if schema != SCHEMA:
+            raise FileError(f"path: {path} is an audit in format {schema}, this version reads {SCHEMA}; audit again")
+        return cls(table, facts, tuple(notes))
+
+    def summary(self) -> dict[str, float]:
+        """The audit as a whole in flat numbers, for MLflow, Weights & Biases and the like; nothing names a record.
+
+        Returns
+        -------
+        dict of float
+            What is not known of this audit is left out: without predicted rates there are no bands, say.
+        """
+        facts = self.metadata
+        found: dict[str, Any] = {name: facts.get(name) for name in ("records", "features", "outputs", "flagged")}
+        found |= {name: facts.get(name) for name in ("ridge", "rank", "stationarity", "linearity")}
+        score = self.table[self.ranking]
+        found |= {f"{self.ranking}_{name}": value for name, value in _spread_of(score).items()}
+        if "attack_accuracy" in self.table:
+            rates = self.table["attack_accuracy"]
+            found |= {f"attack_accuracy_{name}": value for name, value in _spread_of(rates).items()}
+            counts = band_counts(rates, self.table["flagged"])
+            found |= {f"records_{band.replace(' ', '_')}": count for band, count in counts.items()}
+        return {name: float(value) for name, value in found.items() if value is not None and math.isfinite(value)}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self.summary()
-
-    def summary(self, count: int = 10) -> Group:
-        """The most exposed records as a rich table, with the notes below it."""
-        facts = self.metadata
-        title = (
-            f"{facts['records']:,} records, {facts['head']} head, "
-            f"{facts['features']:,} features × {facts['outputs']:,} outputs"
-        )
-        rows = Table(title=f"{title}\nthe most exposed, by {self.ranking}", title_justify="left", padding=(0, 0))
-        shown = self.top(min(count, len(self.table)))
-        columns: list[str] = []
-        for column in shown.columns:
-            if column != "flagged" or bool(shown["flagged"].any()):
-                columns.append(str(column))
-                rows.add_column(Text(str(column).replace("_", "\n", 1)), justify="right", overflow="fold")
-        for record in shown.to_dict("records"):
-            cells = {**record, "flagged": "yes" if record["flagged"] else ""}
-            rows.add_row(*(Text(_cell(cells[column])) for column in columns))
-        notes = [Text(f"note: {note}", style="yellow") for note in self.notes]
-        advice = [Text(f"hint: {hint}", style="dim") for hint in facts.get("advice", ())]
-        return Group(rows, *notes, *advice)
+        yield _render().audit_table(self)
 
     def _repr_html_(self) -> str:
-        """Notebooks: the rich summary as HTML; rich escapes the cells."""
+        """Notebooks: what a terminal shows as HTML; rich escapes the cells."""
+        from rich.console import Console
+
         console = Console(record=True, width=160, file=io.StringIO())
         console.print(self)
         return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
@@ -138,8 +182,19 @@ class Audit:
         return f"Audit({facts['records']} records, {facts['head']} head, ranked by {self.ranking!r})"
 
 
-def _cell(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, (float, np.floating)) else str(value)
+def _render() -> Any:
+    """What people see is made where the commands are, above this module, and only when something is shown."""
+    return importlib.import_module("noshadow.commands.render")
+
+
+def _spread_of(values: pd.Series[Any]) -> dict[str, float]:
+    """Mean, median, 99 % quantile and maximum of a column; nothing where it is empty."""
+    known = values.to_numpy(dtype=np.float64)
+    known = known[np.isfinite(known)]
+    if not len(known):
+        return {}
+    median, high = np.quantile(known, (0.5, 0.99))
+    return {"mean": known.mean(), "median": median, "p99": high, "max": known.max()}
 
 
 def audit(
@@ -147,6 +202,8 @@ def audit(
     data: Any = None,
     ids: Sequence[Any] | None = None,
     *,
+    groups: Any = None,
+    class_names: Any = None,
     head: str | None = None,
     ridge: float | None = None,
     weight_decay: float | None = None,
@@ -183,6 +240,12 @@ def audit(
         Its n training records.
     ids : sequence (n,), optional
         A name for each record; None: the index of X where it is a frame with one, else 0, 1, …
+    groups : sequence (n,), mapping or DataFrame, optional
+        What the records belong to (a site, a sex, an age band): the column ``group``, or ``group_NAME`` for each of
+        several; reports count the exposed by them.
+    class_names : sequence or mapping, optional
+        What reports call the classes: a name for each in the order of the outputs, or by class; of several labels the
+        labels.
     head : "squared", "logistic" or "softmax", optional
         None: read off the model and the targets, or asked for where they leave a choice; several logistic outputs are
         independent labels.
@@ -273,7 +336,13 @@ def audit(
     choices |= {"cache_dtype": cache_dtype}
     with _gathered() as warned:
         found = extract(model, data, objective, **choices, cache=cache)
-    names = _names(ids, found.index, found.layer.n)
+    about = {
+        "id": names_of(ids, found.index, found.layer.n),
+        **target_columns(found),
+        **nearest_classes(found),
+        **group_columns(groups, found.layer.n),
+    }
+    called = class_names_of(class_names, found)
 
     def read(other: Any, records: Any) -> LastLayer:
         with _gathered():  # what there is to know of the model was said
@@ -305,10 +374,11 @@ def audit(
             warnings.warn(note, NoshadowWarning, stacklevel=2)
     flagged = np.zeros(found.layer.n, dtype=bool)
     flagged[list(diagnostics.flagged)] = True
-    table = pd.concat([pd.DataFrame({"id": names, **_targets(found)}), frame], axis=1).assign(flagged=flagged)
+    table = pd.concat([pd.DataFrame(about), frame], axis=1).assign(flagged=flagged)
     ranking = next((name for name in _PREFERENCE if name in frame), str(frame.columns[0]))
     metadata = _metadata(found, diagnostics, ranking, full_step)
     metadata |= {"trace": _remembered(trace), "calibration": _calibration(diagnostics)}
+    metadata |= {"class_names": called, "provenance": provenance_of(model, found.layer)}
     metadata["advice"] = _advice(metadata, found.layer, not isinstance(model, (LastLayer, torch.nn.Module)))
     return Audit(table, metadata, notes)
 
@@ -334,25 +404,6 @@ def _gathered() -> Iterator[list[str]]:
 def _part(own: bool, members: bool) -> str:
     """The folder within a cache of one more forward pass."""
     return f"{'model' if own else 'rerun'}-{'members' if members else 'held-out'}"
-
-
-def _names(ids: Sequence[Any] | None, index: pd.Index[Any] | None, n: int) -> Any:
-    if ids is None:
-        return np.arange(n) if index is None else index.to_numpy()
-    names = pd.Index(ids)
-    if len(names) != n:
-        raise InputError(f"ids: {len(names)} names for {n} records")
-    repeated = names[names.duplicated()]
-    if len(repeated):
-        raise InputError(f"ids: {repeated[0]!r} names more than one record; names must be unique")
-    return names.to_numpy()
-
-
-def _targets(found: Extracted) -> dict[str, Any]:
-    targets = found.layer.targets.cpu().numpy() if found.labels is None else np.asarray(found.labels)
-    if targets.ndim == 1 or targets.shape[1] == 1:
-        return {"target": targets.reshape(-1)}
-    return {f"target_{k}": targets[:, k] for k in range(targets.shape[1])}
 
 
 def _trains_features(model: Any, name: str) -> bool:

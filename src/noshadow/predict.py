@@ -39,7 +39,7 @@ the residuals and the degrees of freedom that are left.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -98,6 +98,17 @@ class Rates:
     power: Floats
     accuracy: Floats
     tpr: Floats
+
+    def with_certain(self, rows: Sequence[int]) -> Rates:
+        """The same with records that are told for certain: their models with and without them do not overlap.
+
+        Without such a record (leverage 1) the fit is undefined; with it the fit follows it alone, whatever the other
+        data. Its statistic has no spread there, and no finite d′ stands for a success rate of 1.
+        """
+        where = np.asarray(rows, dtype=np.intp)
+        power, accuracy, tpr = (values.copy() for values in (self.power, self.accuracy, self.tpr))
+        power[where], accuracy[where], tpr[where] = np.inf, 1.0, 1.0
+        return Rates(power, accuracy, tpr)
 
 
 @dataclass(frozen=True)

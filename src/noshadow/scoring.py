@@ -243,6 +243,7 @@ def score_with_diagnostics(
             calibration, rates = converged_rates(layer.kind, pulled, values)
         else:
             calibration, rates = predicted_rates(layer, values, remembered, spreads, gap, held_out, source)
+        rates = rates.with_certain(diagnostics.flagged)
         diagnostics = replace(diagnostics, calibration=calibration)
         values |= {name: getattr(rates, name.removeprefix("attack_")) for name in rated}
     return pd.DataFrame({name: values[name] for name in names}), diagnostics

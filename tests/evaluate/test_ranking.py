@@ -34,6 +34,13 @@ def test_recall_counts_the_overlap():
     assert evaluate.recall(-truth, truth) == 0.0
 
 
+def test_an_infinite_score_ranks_highest():
+    truth = np.arange(100.0)
+    score = np.where(truth >= 98, np.inf, -truth)
+    assert evaluate.recall(score, truth, 0.02, 0.02) == 1.0
+    assert evaluate.spearman(score, truth) == evaluate.spearman(np.where(truth >= 98, 1.0, -truth), truth)
+
+
 def test_one_percent_of_307_records_is_three():
     truth = np.arange(307.0)
     score = np.where(truth >= 305, truth, -truth)
@@ -177,7 +184,7 @@ def test_bootstrap_over_targets():
     ("call", "message"),
     [
         (lambda: evaluate.recall([1, 2], [1, 2, 3]), "score: 2 records, but truth has 3"),
-        (lambda: evaluate.recall([1, np.nan], [1, 2]), "score: cannot rank NaN or infinite values, in row 1"),
+        (lambda: evaluate.recall([1, np.nan], [1, 2]), "score: cannot rank NaN values, in row 1"),
         (lambda: evaluate.recall([[1, 2]], [1, 2]), r"score: expected shape \(n,\)"),
         (lambda: evaluate.recall([1, 2], [1, 2], top=1.5), "top: expected a share"),
         (lambda: evaluate.recall([1, 2], [1, 2], keep=0.0), "keep: expected a share"),

@@ -67,8 +67,10 @@ def attack(
     half, the mean of the models with it and of those without; 0.5 is guessing.
 
     \b
-    Example: noshadow attack study/
-             noshadow attack study/ --attack rmia -o rmia.parquet
+    Examples:
+      noshadow attack study/
+      noshadow attack study/ --attack rmia -o rmia.parquet
+      noshadow attack study/ --json > attack.json
     """
     given = {key: f"--{key}" for key, value in (("targets", targets), ("signal", signal)) if value}
     with explained_errors({**_OPTIONS, **given}, _CONTENTS) as command:

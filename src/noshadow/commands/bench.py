@@ -123,11 +123,12 @@ def bench(
     paper's number. A run that was interrupted continues where it stopped when the same command is given again.
 
     \b
-    Example: noshadow bench --list
-             noshadow bench energy-mlp --scale smoke
-             noshadow bench california-mlp energy-mlp --data DIR
-             noshadow bench --rescore -o results
-             noshadow bench --pages results -o docs
+    Examples:
+      noshadow bench --list
+      noshadow bench energy-mlp --scale smoke
+      noshadow bench california-mlp energy-mlp --data DIR
+      noshadow bench --rescore -o results
+      noshadow bench --pages results -o docs
     """
     with explained_errors(_OPTIONS) as command:
         if pages:

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.console import Group
 
     from noshadow.audit import Audit
     from noshadow.bench.result import Result
     from noshadow.evaluate import Summary
 
 __all__ = [
+    "audit_table",
     "braille_plot",
     "print_notes",
     "print_problem",
@@ -59,9 +61,39 @@ def show_audit(audit: Audit, count: int, as_json: bool, saved: str | None, notes
     from rich.console import Console
 
     console = Console()
-    console.print(audit.summary(count))
+    console.print(audit_table(audit, count))
     if saved:
         console.print(f"All {len(audit.table):,} records: {saved}", markup=False, highlight=False, soft_wrap=True)
+
+
+def audit_table(audit: Audit, count: int = 10) -> Group:
+    """The most exposed records of an audit as a table, with the notes below it."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    facts = audit.metadata
+    title = (
+        f"{facts['records']:,} records, {facts['head']} head, "
+        f"{facts['features']:,} features × {facts['outputs']:,} outputs"
+    )
+    rows = Table(title=f"{title}\nthe most exposed, by {audit.ranking}", title_justify="left", padding=(0, 0))
+    shown = audit.top(min(count, len(audit.table)))
+    columns: list[str] = []
+    for column in shown.columns:
+        if column != "flagged" or bool(shown["flagged"].any()):
+            columns.append(str(column))
+            rows.add_column(Text(str(column).replace("_", "\n", 1)), justify="right", overflow="fold")
+    for record in shown.to_dict("records"):
+        cells = {**record, "flagged": "yes" if record["flagged"] else ""}
+        rows.add_row(*(Text(_cell(cells[column])) for column in columns))
+    notes = [Text(f"note: {note}", style="yellow") for note in audit.notes]
+    advice = [Text(f"hint: {hint}", style="dim") for hint in facts.get("advice", ())]
+    return Group(rows, *notes, *advice)
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def show_attack(facts: Mapping[str, Any], top: pd.DataFrame, saved: Path) -> None:
@@ -87,16 +119,19 @@ def show_attack(facts: Mapping[str, Any], top: pd.DataFrame, saved: Path) -> Non
 
 
 def show_settings(rows: Sequence[Mapping[str, str]]) -> None:
-    """The settings of ``noshadow bench --list``."""
+    """The settings of ``noshadow bench --list``, a paragraph each: as a table they would need 120 columns."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.padding import Padding
+    from rich.text import Text
 
-    table = Table(title="Settings; for each scale, shadow + target models on so many records", title_justify="left")
-    for column in rows[0]:
-        table.add_column(column, no_wrap=column == "setting")
+    console = Console(highlight=False)
+    console.print("For each scale: shadow + target models on so many records", style="bold")
     for row in rows:
-        table.add_row(*row.values())
-    Console().print(table)
+        facts = dict(row)
+        console.print(Text(facts.pop("setting"), style="bold"))
+        what = f"{facts.pop('data')}, {facts.pop('model')}, {facts.pop('head')} head"
+        for text in (what, ", ".join(f"{scale} {size}" for scale, size in facts.items())):
+            console.print(Padding(Text(text), (0, 0, 0, 2)))
 
 
 def show_result(result: Result, saved: Sequence[Path]) -> None:
@@ -115,8 +150,8 @@ def show_result(result: Result, saved: Sequence[Path]) -> None:
         console.print(f"Differs from the paper: {result.note}", markup=False, highlight=False)
     title = "Of the records that LiRA exposes most, how many are found, in % (± over targets)"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("score", no_wrap=True)
-    for column in ("1% at 5%", "0.1%", "1%", "5%", "Spearman ρ", "paper"):
+    table.add_column("score", overflow="fold")
+    for column in ("1% at 5%", "0.1%", "1%", "5%", "ρ", "paper"):
         table.add_column(column, justify="right", no_wrap=True)
 
     def cells(metrics: Mapping[str, Summary]) -> list[str]:
@@ -134,8 +169,8 @@ def show_result(result: Result, saved: Sequence[Path]) -> None:
     seconds = result.seconds
     console.print(
         "1% at 5%: the 1 % most exposed, among the 5 % with the highest scores; paper: its number for that; 0.1%, 1%, "
-        "5%: as many are sought as kept.\nLiRA again: half of its shadow models against the other half; a perfect "
-        "score: one that knows how exposed each record is, against so noisy a truth.\n"
+        "5%: as many are sought as kept; ρ: Spearman's.\nLiRA again: half of its shadow models against the other half; "
+        "a perfect score: one that knows how exposed each record is, against so noisy a truth.\n"
         f"Core-seconds: {seconds.shadows:.3g} to train the shadow models, {seconds.scores:.2g} to score one "
         f"target, {seconds.speedup:,.0f} times less.\nSaved: {saved[0]}"
         + (f" and {len(saved) - 1} figures beside it" if len(saved) > 1 else ""),

@@ -68,9 +68,13 @@ def score(
     training. Other arrays are not read. Bigger scores mean more exposed.
 
     \b
-    Example, first in Python:
+    In Python, to make the file:
       np.savez("layer.npz", features=…, outputs=…, targets=…)
-      noshadow score layer.npz --head softmax -o scores.parquet
+
+    \b
+    Examples:
+      noshadow score layer.npz --head softmax
+      noshadow score layer.npz -o scores.parquet
       noshadow score layer.npz --ridge 12.5 --top 20
       noshadow score layer.npz --trace trace.safetensors
       noshadow score layer.npz --json > scores.json

@@ -35,8 +35,9 @@ def figures(
     Its leverage and its error alone decide that.
 
     \b
-    Example: noshadow theory --leverage 10 --error 2 --n 100 --p 10
-             noshadow theory figure --output figure1.png
+    Examples:
+      noshadow theory --leverage 10 --error 2 --n 100 --p 10
+      noshadow theory figure --output figure1.png
     """
     given = {"leverage": leverage, "error": error, "n": n, "p": p}
     with explained_errors(_OPTIONS) as command:
@@ -69,7 +70,9 @@ def figure(
 ) -> None:
     """Figure 1 of the paper: the gap as a map, and trade-off curves.
 
-    Example: noshadow theory figure -o figure1.svg
+    \b
+    Examples:
+      noshadow theory figure -o figure1.svg
     """
     with explained_errors(_OPTIONS) as command:
         from noshadow.drawing.tradeoffs import gap_and_tradeoffs

@@ -27,7 +27,7 @@ def recall(score: Any, truth: Any, top: float = 0.01, keep: float = 0.05, tiebre
     Parameters
     ----------
     score : array (n,)
-        Predicted risk, higher is riskier.
+        Predicted risk, higher is riskier; ∞ is highest.
     truth : array (n,)
         What an attack measured, such as its success rate per record.
     top, keep : float
@@ -239,7 +239,7 @@ def _top(values: Floats, size: int) -> Floats:
 
 
 def _pair(score: Any, truth: Any, tiebreak: Any) -> tuple[Floats, Floats]:
-    values, target = _vector(score, "score"), _vector(truth, "truth")
+    values, target = _vector(score, "score", infinite=True), _vector(truth, "truth")
     if values.shape != target.shape:
         raise InputError(f"score: {len(values)} records, but truth has {len(target)}; they must be the same records")
     return values, ordering(target, tiebreak)
@@ -254,5 +254,6 @@ def _vector(values: Any, name: str, infinite: bool = False) -> Floats:
         raise InputError(f"{name}: expected shape (n,) with a record or more, got {array.shape}")
     bad = np.flatnonzero(np.isnan(array) if infinite else ~np.isfinite(array))
     if len(bad):
-        raise InputError(f"{name}: cannot rank NaN or infinite values, in {name_rows(bad.tolist())} (counted from 0)")
+        what = "NaN" if infinite else "NaN or infinite"
+        raise InputError(f"{name}: cannot rank {what} values, in {name_rows(bad.tolist())} (counted from 0)")
     return array

@@ -55,6 +55,7 @@ class Extracted:
     index   the records' own names, where the data carry them
     facts   what was audited: layer name, shapes, which output, … ; goes into the audit's metadata
     labels  the targets as the user knows them, (n,), where they are not those of the layer
+    classes the classes 0, 1, … of the layer as the user knows them, where they are others
     notes   what to know before trusting the numbers, a sentence each
     """
 
@@ -63,4 +64,5 @@ class Extracted:
     index: pd.Index[Any] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     labels: Any = None
+    classes: Any = None
     notes: tuple[str, ...] = ()

@@ -102,6 +102,10 @@ class Logistic(_Binary):
     def predicted(self, z: Tensor) -> Tensor:
         return (z > 0).to(torch.int64).squeeze(-1)
 
+    def nearest_class(self, z: Tensor, y: Tensor) -> Tensor:
+        """Of two there is one."""
+        return 1 - y
+
     def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(outputs.squeeze(-1), targets.to(outputs.dtype))
 
@@ -164,6 +168,9 @@ class MultiLabel(_Binary):
 
     def predicted(self, z: Tensor) -> Tensor:
         return self._label.predicted(z.unsqueeze(-1))
+
+    def nearest_class(self, z: Tensor, y: Tensor) -> None:
+        """Labels are independent of each other."""
 
     def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         each = F.binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype), reduction="none")

@@ -85,6 +85,10 @@ class Head(Protocol):
         """The likeliest classes, in the shape of the targets; values have none and are refused."""
         ...
 
+    def nearest_class(self, z: Tensor, y: Tensor) -> Tensor | None:
+        """The likeliest class other than a record's own, (...); None where a record has no class of its own."""
+        ...
+
     # training
     def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor: ...
     def terms(self, m: int) -> int:

@@ -118,6 +118,9 @@ class Softmax:
     def predicted(self, z: Tensor) -> Tensor:
         return z.argmax(-1)
 
+    def nearest_class(self, z: Tensor, y: Tensor) -> Tensor:
+        return self._margins(z, y).argmax(-1)
+
     def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(outputs, targets)
 

@@ -76,6 +76,9 @@ class SquaredError(Uncoupled):
     def predicted(self, z: Tensor) -> Tensor:
         raise InputError("head: a squared-error head predicts values, its outputs, and no classes")
 
+    def nearest_class(self, z: Tensor, y: Tensor) -> None:
+        """Values are no classes."""
+
     def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return (outputs - targets).square().sum(-1).mean()
 

@@ -74,7 +74,14 @@ def extract_sklearn(
     )
     notes = (*inner.notes, *fit.notes, *_ridge_notes(fit, objective.ridge, name))
     labels = np.asarray(y) if inner.targets else fit.labels
-    return Extracted(layer, type(model).__name__, facts={"layer": f"{name}.{fit.layer}"}, labels=labels, notes=notes)
+    return Extracted(
+        layer,
+        type(model).__name__,
+        facts={"layer": f"{name}.{fit.layer}"},
+        labels=labels,
+        classes=fit.classes,
+        notes=notes,
+    )
 
 
 def _features(fit: Fit, x: Any) -> Any:

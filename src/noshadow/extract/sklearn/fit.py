@@ -28,6 +28,7 @@ class Fit:
     sample_weight  (n,) wᵢ; None: all 1
     class_weight   (m, 2) the weights of 0 and of 1 in each problem of a logistic head; None: all 1
     labels         the targets as the user knows them, where they are not those of the head
+    classes        the classes that the head counts 0, 1, …, as the user knows them, where targets are classes
     layer          what the parameters are called
     notes          what to know before trusting the numbers
     """
@@ -42,6 +43,7 @@ class Fit:
     sample_weight: Array | None = None
     class_weight: Array | None = None
     labels: Any = None
+    classes: Any = None
     layer: str = "coef_"
     notes: tuple[str, ...] = ()
 

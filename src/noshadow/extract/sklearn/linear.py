@@ -7,6 +7,7 @@ RidgeClassifier(CV)  the same with yᵢ = ±1; more than two classes: a column e
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ def read_ridge_classifier_cv(model: Any, y: Any, sample_weight: Array | None) ->
     return _classifier(model, y, sample_weight, model.alpha_)
 
 
-def _least_squares(model: Any, targets: Array, sample_weight: Array | None, alpha: Any, labels: Any = None) -> Fit:
+def _least_squares(model: Any, targets: Array, sample_weight: Array | None, alpha: Any) -> Fit:
     name = type(model).__name__
     if getattr(model, "positive", False):
         raise InputError(f"model: {name} with positive=True has no Hessian at its bounds; refit without it")
@@ -70,19 +71,20 @@ def _least_squares(model: Any, targets: Array, sample_weight: Array | None, alph
         intercept,
         ridge=2.0 * float(alphas[0]),
         sample_weight=sample_weight,
-        labels=labels,
     )
 
 
 def _classifier(model: Any, y: Any, sample_weight: Array | None, alpha: Any) -> Fit:
+    classes = None
     if model._label_binarizer.y_type_.startswith("multilabel"):
         seen = labels = numbers(y, "y")
         targets = np.where(labels > 0, 1.0, -1.0)
     else:
-        index, labels = class_index(model.classes_, y)
-        seen = model.classes_[index]
-        targets = np.where(index[:, None] == np.arange(len(model.classes_)), 1.0, -1.0)
-        targets = targets[:, 1:] if len(model.classes_) == 2 else targets
+        classes = model.classes_
+        index, labels = class_index(classes, y)
+        seen = classes[index]
+        targets = np.where(index[:, None] == np.arange(len(classes)), 1.0, -1.0)
+        targets = targets[:, 1:] if len(classes) == 2 else targets
     if model.class_weight:
         sample_weight = times(sample_weight, compute_sample_weight(model.class_weight, seen))
-    return _least_squares(model, targets, sample_weight, alpha, labels)
+    return replace(_least_squares(model, targets, sample_weight, alpha), labels=labels, classes=classes)

@@ -85,6 +85,7 @@ def _read(model: Any, y: Any, sample_weight: Array | None, c: float, l1_ratio: A
         sample_weight=sample_weight,
         class_weight=label_weight,
         labels=labels,
+        classes=classes,
     )
 
 

@@ -11,6 +11,7 @@ Intercepts are free.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,10 +38,12 @@ def read_mlp_classifier(model: Any, y: Any, sample_weight: Array | None) -> Fit:
     """MLPClassifier: two classes, several classes or several labels."""
     if model._label_binarizer.y_type_.startswith("multilabel"):
         targets = labels = numbers(y, "y")
+        classes = None
     else:
-        targets, labels = class_index(model.classes_, y)
+        classes = model.classes_
+        targets, labels = class_index(classes, y)
     head = "softmax" if model.out_activation_ == "softmax" else "logistic"
-    return _network(model, head, targets, sample_weight, scale=1.0, labels=labels)
+    return replace(_network(model, head, targets, sample_weight, scale=1.0), labels=labels, classes=classes)
 
 
 def read_mlp_regressor(model: Any, y: Any, sample_weight: Array | None) -> Fit:
@@ -50,9 +53,7 @@ def read_mlp_regressor(model: Any, y: Any, sample_weight: Array | None) -> Fit:
     return _network(model, "squared", numbers(y, "y"), sample_weight, scale=2.0)
 
 
-def _network(
-    model: Any, head: str, targets: Array, sample_weight: Array | None, scale: float, labels: Any = None
-) -> Fit:
+def _network(model: Any, head: str, targets: Array, sample_weight: Array | None, scale: float) -> Fit:
     n, by_batches = len(targets), model.solver != "lbfgs"
     batch = (min(200, n) if model.batch_size == "auto" else min(model.batch_size, n)) if by_batches else n
     held_out = model.early_stopping and by_batches
@@ -64,7 +65,6 @@ def _network(
         ridge=scale * float(model.alpha) * n / batch,
         hidden=_below(model) if len(model.coefs_) > 1 else None,
         sample_weight=sample_weight,
-        labels=labels,
         layer="coefs_[-1]",
         notes=(HELD_OUT.format(share=model.validation_fraction),) if held_out else (),
     )

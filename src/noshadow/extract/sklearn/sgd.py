@@ -51,6 +51,7 @@ def read_sgd_classifier(model: Any, y: Any, sample_weight: Array | None) -> Fit:
         sample_weight=sample_weight,
         class_weight=label_weight,
         labels=labels,
+        classes=classes,
         notes=_notes(model),
     )
 

@@ -29,6 +29,8 @@ SURFACE = {
     "noshadow.scoring": (TABLES, "score"),
     "noshadow.canary": (TABLES, "Canaries canaries"),
     "noshadow.audit": (TABLES, "Audit audit"),
+    "noshadow.bundle": (TABLES, "Bundle"),
+    "noshadow.reading": (TENSORS, "last_layer"),
     "noshadow.bands": (ARRAYS, "BANDS Band band_counts"),
     "noshadow.gate": (ARRAYS, "Policy Verdict"),
     "noshadow.attacks": (
@@ -60,8 +62,8 @@ SURFACE = {
 # names that a package hands on only when they are asked for
 LAZY = {
     "noshadow": [
-        *("Audit", "Canaries", "LastLayer", "Trace", "attacks", "audit", "canaries", "evaluate", "network", "score"),
-        *("shadow", "spread", "theory"),
+        *("Audit", "Bundle", "Canaries", "LastLayer", "Trace", "attacks", "audit", "canaries", "evaluate"),
+        *("last_layer", "network", "score", "shadow", "spread", "theory"),
     ],
     "noshadow.shadow": ["Recipe", "Recording", "TorchTrainer"],
 }

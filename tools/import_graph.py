@@ -21,8 +21,21 @@ PAGE = ROOT / "docs" / "architecture.md"
 START, END = "<!-- graph:start -->", "<!-- graph:end -->"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("_version", "errors", "progress", "reasons", "sparse", "triangles"),
-    ("noshadow", "bands", "files", "gate", "memory", "tensors", "heads", "weights", "losses", "optimizers", "evaluate"),
+    ("_version", "errors", "origin", "progress", "reasons", "sparse", "triangles"),
+    (
+        "noshadow",
+        "bands",
+        "files",
+        "gate",
+        "memory",
+        "tensors",
+        "heads",
+        "weights",
+        "losses",
+        "optimizers",
+        "evaluate",
+        "packed",
+    ),
     ("artefact", "npz", "records", "tables"),
     ("sources",),
     ("layer",),
@@ -32,7 +45,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("comparison",),
     ("drawing", "extract"),
     ("columns", "diagnostics", "network", "provenance", "shadow", "trace"),
-    ("rating", "scores"),
+    ("bundle", "rating", "reading", "scores"),
     ("accuracy", "candidates"),
     ("canary", "scoring"),
     ("audit", "bench"),

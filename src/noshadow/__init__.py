@@ -13,14 +13,17 @@ from noshadow.errors import InputError, NoshadowWarning
 if TYPE_CHECKING:
     from noshadow import attacks, evaluate, network, shadow, theory
     from noshadow.audit import Audit, audit
+    from noshadow.bundle import Bundle
     from noshadow.canary import Canaries, canaries
     from noshadow.layer import LastLayer
     from noshadow.predict import spread
+    from noshadow.reading import last_layer
     from noshadow.scoring import score
     from noshadow.trace import Trace
 
 __all__ = [
     "Audit",
+    "Bundle",
     "Canaries",
     "InputError",
     "LastLayer",
@@ -31,6 +34,7 @@ __all__ = [
     "audit",
     "canaries",
     "evaluate",
+    "last_layer",
     "network",
     "score",
     "shadow",
@@ -41,11 +45,13 @@ __all__ = [
 _PARTS = ("attacks", "evaluate", "network", "shadow", "theory")
 _HOMES = {
     "Audit": "audit",
+    "Bundle": "bundle",
     "Canaries": "canary",
     "LastLayer": "layer",
     "Trace": "trace",
     "audit": "audit",
     "canaries": "canary",
+    "last_layer": "reading",
     "score": "scoring",
     "spread": "predict",
 }

@@ -19,6 +19,7 @@ import torch
 
 from noshadow._version import __version__
 from noshadow.bands import band_counts
+from noshadow.bundle import Bundle
 from noshadow.columns import class_names_of, group_columns, names_of, nearest_classes, target_columns
 from noshadow.comparison import compare_runs
 from noshadow.curvature import choose
@@ -29,6 +30,7 @@ from noshadow.layer import LastLayer
 from noshadow.objective import Objective
 from noshadow.progress import Progress
 from noshadow.provenance import provenance_of
+from noshadow.reading import features_of
 from noshadow.scoring import score_with_diagnostics
 from noshadow.tables import load_table, save_table
 
@@ -234,8 +236,9 @@ def audit(
 
     Parameters
     ----------
-    model : torch.nn.Module, scikit-learn estimator or LastLayer
-        A fitted model; a Pipeline or a search will do. A LastLayer comes without data.
+    model : torch.nn.Module, scikit-learn estimator, LastLayer or Bundle
+        A fitted model; a Pipeline or a search will do. A LastLayer comes without data; a Bundle, which was saved, with
+        what was saved beside it.
     data : Dataset, DataLoader or (X, y)
         Its n training records.
     ids : sequence (n,), optional
@@ -328,6 +331,13 @@ def audit(
     >>> len(audit.top(0.01))
     4
     """
+    if isinstance(model, Bundle):
+        beside = model.beside(
+            ids=ids, groups=groups, trace=trace, held_out=held_out, rerun=rerun, class_names=class_names
+        )
+        ids, groups, class_names = (beside[name] for name in ("ids", "groups", "class_names"))
+        trace, held_out, rerun = (beside[name] for name in ("trace", "held_out", "rerun"))
+        model = model.layer
     objective = Objective(
         head, loss, ridge, weight_decay, sample_weight, class_weight, label_smoothing, optimizer=optimizer
     )
@@ -357,7 +367,7 @@ def audit(
         trace,
         spread=spreads,
         held_out=others,
-        fixed_features=not _trains_features(model, found.source),
+        fixed_features=features_of(model, found) != "trained",
         source="rerun",
         curvature=curvature,
         refine=refine,
@@ -369,8 +379,9 @@ def audit(
         address=address,
     )
     notes = tuple(dict.fromkeys((*found.notes, *warned, *found.layer.notes, *concerns(found.layer, diagnostics))))
+    said = _said(model)
     for note in notes:
-        if not (isinstance(model, LastLayer) and note in model.notes):  # those were given when the layer was made
+        if note not in said:
             warnings.warn(note, NoshadowWarning, stacklevel=2)
     flagged = np.zeros(found.layer.n, dtype=bool)
     flagged[list(diagnostics.flagged)] = True
@@ -379,7 +390,7 @@ def audit(
     metadata = _metadata(found, diagnostics, ranking, full_step)
     metadata |= {"trace": _remembered(trace), "calibration": _calibration(diagnostics)}
     metadata |= {"class_names": called, "provenance": provenance_of(model, found.layer)}
-    metadata["advice"] = _advice(metadata, found.layer, not isinstance(model, (LastLayer, torch.nn.Module)))
+    metadata["advice"] = _advice(metadata, found.layer, features_of(model, found) == "fixed")
     return Audit(table, metadata, notes)
 
 
@@ -406,11 +417,12 @@ def _part(own: bool, members: bool) -> str:
     return f"{'model' if own else 'rerun'}-{'members' if members else 'held-out'}"
 
 
-def _trains_features(model: Any, name: str) -> bool:
-    """A network, whose last layer sees what the layers before it learned of these very records."""
-    if isinstance(model, torch.nn.Module):
-        return sum(any(True for _ in part.parameters(recurse=False)) for part in model.modules()) > 1
-    return name.startswith("MLP")
+def _said(model: Any) -> tuple[str, ...]:
+    """The notes that were given when the layer was made; those of a file were given to somebody else."""
+    if not isinstance(model, LastLayer):
+        return ()
+    read = model.origin is None or model.origin.file is not None
+    return model.notes if read else (*model.notes, *(model.origin.notes if model.origin else ()))
 
 
 def _remembered(trace: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 import warnings
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from noshadow.errors import InputError, NoshadowWarning
 from noshadow.heads import Head, get_head, make_head
+from noshadow.origin import Origin
 from noshadow.progress import Progress, progress_bar
 from noshadow.records import Records
 from noshadow.sources import Arrays, OtherOutputs, Source, Streamed, check_rows, find_table
@@ -104,6 +106,8 @@ class LastLayer:
     notes: tuple[str, ...] = ()
     blocks: Any = None
     """How passes over the records are done (``noshadow.passes.Blocks``); None: in one go."""
+    origin: Origin | None = None
+    """Where it came from, where a front door or a file says it."""
     _window: tuple[int, int] | None = None
 
     def __init__(
@@ -210,22 +214,52 @@ class LastLayer:
         layer._look(source.chunk, progress)
         return layer
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        ids: Any = None,
+        trace: Any = None,
+        groups: Any = None,
+        held_out: LastLayer | None = None,
+        rerun: Any = None,
+        class_names: Any = None,
+    ) -> None:
         """Write the layer, records and all, to a .safetensors file: whole or not at all, for its owner alone.
+
+        With what is passed here the file holds all that an audit takes, and ``noshadow audit FILE`` or
+        ``noshadow.audit(noshadow.Bundle.load(path))`` gives the answer that the model itself would give: nothing of
+        the model is in it, and nothing is run to read it. It says who was in the training data.
 
         Parameters
         ----------
         path : str or Path
             Ends in .safetensors. Any reader of that format reads it; a checksum covers every bit.
-        """
-        from noshadow.sources.saved import save_parts  # not for a layer in memory
+        ids : sequence (n,), optional
+            A name for each record.
+        trace : Trace or array (epochs, n), optional
+            What training remembers of the records.
+        groups : sequence (n,), mapping or DataFrame, optional
+            What the records belong to, as ``noshadow.audit`` takes it.
+        held_out : LastLayer, optional
+            Of the same model for records that it was not trained on. Their features are not written.
+        rerun : LastLayer or pair of them, optional
+            Of a second model for the same records and, with held_out, for those. Their features are not written.
+        class_names : sequence or mapping, optional
+            What reports call the classes.
 
-        facts = ("head", "ridge", "bias", "penalize_bias", "label_smoothing", "coefficients", "class_weight")
-        save_parts(path, self.source, {name: getattr(self, name) for name in facts})
+        Raises
+        ------
+        InputError
+            What does not belong to this layer; sparse features; a path that cannot be written.
+        """
+        beside = {"ids": ids, "trace": trace, "groups": groups, "held_out": held_out, "rerun": rerun}
+        _bundles().save_layer(self, path, **beside, class_names=class_names)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, progress: Progress = None) -> LastLayer:
         """A layer that was saved. Its records stay on disk, as with ``open``; a damaged file is refused.
+
+        What was saved beside it (names, trace, …) is in ``noshadow.Bundle.load(path)``.
 
         Parameters
         ----------
@@ -238,10 +272,8 @@ class LastLayer:
         -------
         LastLayer
         """
-        from noshadow.sources.saved import load_parts
-
-        records, facts = load_parts(path)
-        return cls.open(records, **facts, progress=progress)
+        found: LastLayer = _bundles().Bundle.load(path, progress=progress).layer
+        return found
 
     def _hold(
         self, source: Source, *, ridge: Any, coefficients: Any, class_weight: Any, label_smoothing: Any, **facts: Any
@@ -399,6 +431,10 @@ class LastLayer:
         """The same layer, of which ``chunks`` covers those rows alone. Rows keep their numbers."""
         return self._with(_window=(rows.start, rows.stop))
 
+    def of_origin(self, origin: Origin) -> LastLayer:
+        """The same layer, which knows where it came from."""
+        return self._with(origin=origin)
+
     def in_blocks(self, blocks: Any) -> LastLayer:
         """The same layer, the passes over which are done so (``noshadow.passes.Blocks``)."""
         return self._with(blocks=blocks)
@@ -416,7 +452,7 @@ class LastLayer:
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process: there, passes are done in one go."""
-        return {**self.__dict__, "blocks": None}
+        return {**self.__dict__, "blocks": None, "origin": None}
 
     def __repr__(self) -> str:
         return (
@@ -427,6 +463,11 @@ class LastLayer:
             + (f", label_smoothing={self.label_smoothing:g}" if self.label_smoothing else "")
             + ")"
         )
+
+
+def _bundles() -> Any:
+    """Files hold traces and names too, which are above this module; imported when a file is written or read."""
+    return importlib.import_module("noshadow.bundle")
 
 
 def _smoothing(value: Any) -> float:

@@ -29,17 +29,22 @@ def provenance_of(model: Any, layer: LastLayer, command: str | None = None) -> d
     data_sha256     of the records as the last layer sees them: features, outputs, targets and weights, in their order
     versions        of Python, noshadow and the libraries that were loaded
     command         the command line, where there was one
+    file            of the file that the layer was read from: its checksum, when and with what it was written; or None
     """
+    origin = model.origin if isinstance(model, LastLayer) else None
     return {
         "weights_sha256": weights_sha256(model, layer),
         "data_sha256": data_sha256(layer),
         "versions": versions(),
         "command": command,
+        "file": None if origin is None or origin.file is None else dict(origin.file),
     }
 
 
 def weights_sha256(model: Any, layer: LastLayer) -> str | None:
     """The digest of a model's parameters; see ``provenance_of``."""
+    if isinstance(model, LastLayer) and model.origin is not None and model.origin.weights_sha256 is not None:
+        return model.origin.weights_sha256
     if isinstance(model, torch.nn.Module):
         held = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
         return None if any(value.is_meta for value in held.values()) else _digest(held)  # they lie elsewhere

@@ -23,6 +23,7 @@ from noshadow.npz import read_header
 from noshadow.sources.tables import Column, Columns
 
 __all__ = [
+    "LARGEST_HEADER",
     "TYPES",
     "Flat",
     "Header",
@@ -48,7 +49,8 @@ TYPES: dict[str, torch.dtype] = {
 }
 """Types of numbers by what safetensors call them."""
 _NUMPY = {"f8": "F64", "f4": "F32", "f2": "F16", "i8": "I64", "i4": "I32", "i2": "I16", "i1": "I8", "u1": "U8"}
-_LARGEST_HEADER = 100_000_000
+LARGEST_HEADER = 100_000_000
+"""Bytes, as the format has it."""
 
 
 @dataclass(frozen=True)
@@ -190,10 +192,12 @@ def tensors_header(path: Path) -> Header:
         with open(path, "rb") as file:
             stamp = Stamp.of(file.fileno())
             length = int.from_bytes(file.read(8), "little")
-            if length > min(_LARGEST_HEADER, stamp.size):
+            if length > min(LARGEST_HEADER, stamp.size):
                 raise ValueError("its header is longer than the file" if length > stamp.size else "its header is huge")
             header: Any = json.loads(file.read(length))
         metadata = header.pop("__metadata__", {})
+        if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+            raise ValueError("its metadata are not texts by name")
         tensors = {
             str(name): (str(one["dtype"]), [int(size) for size in one["shape"]], _pair(one["data_offsets"]))
             for name, one in header.items()

@@ -3,12 +3,16 @@
 features  (n, p) as they are stored        coefficients  (n_columns, m), class_weight: where the layer has them
 outputs   (n, m) float64                   sample_weight (n,) likewise
 targets   (n,) or (n, m)
+
+Others may lie beside them, under names of their own (``noshadow.bundle``).
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +21,39 @@ from torch import Tensor
 from noshadow.artefact import UnusableArtefact
 from noshadow.errors import FileError, InputError
 from noshadow.files import check_output
-from noshadow.sources.flat import tensors_table
+from noshadow.memory import require_free_memory
+from noshadow.sources.flat import TYPES, tensors_header, tensors_table
 from noshadow.sources.rows import NAMES, OPTIONAL, Source
 from noshadow.sources.tables import Table
 from noshadow.sources.tensor_files import Written, verified_facts, write_tensors
 
-__all__ = ["IDENTITY", "SCHEMA", "load_parts", "save_parts"]
+__all__ = ["IDENTITY", "SCHEMA", "Saved", "read_saved", "save_parts"]
 
 SCHEMA = 1
 """Raised when the same names mean something else."""
 IDENTITY = {"noshadow": "layer", "schema": SCHEMA}
 _WHOLE = ("coefficients", "class_weight")
+_FACTS: dict[str, tuple[type, ...]] = {
+    "head": (str,),
+    "ridge": (int, float),
+    "bias": (bool,),
+    "penalize_bias": (bool,),
+    "label_smoothing": (int, float),
+}
 _CHUNK_BYTES = 16 * 2**20
 
 
-def save_parts(path: str | os.PathLike[str], source: Source, facts: Mapping[str, Any]) -> None:
-    """Keep the records of a source, and the facts of its layer; those that are tensors as tensors."""
+def save_parts(
+    path: str | os.PathLike[str],
+    source: Source,
+    facts: Mapping[str, Any],
+    beside: Mapping[str, Tensor] | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> None:
+    """Keep the records of a source and the facts of its layer; those that are tensors as tensors.
+
+    ``beside`` are other tensors, by names that no array of the layer has; ``about`` other facts.
+    """
     target = check_output(path, (".safetensors",), "path")
     if source.sparse:
         raise InputError("features: they are sparse, and a saved layer holds dense ones; make them dense first")
@@ -47,15 +68,37 @@ def save_parts(path: str | os.PathLike[str], source: Source, facts: Mapping[str,
         values = getattr(first, name)
         if values is not None:
             arrays[name] = Written(values.dtype, (source.n, *values.shape[1:]), rows_of(name))
-    for name in _WHOLE:
-        if facts[name] is not None:
-            arrays[name] = Written(facts[name].dtype, tuple(facts[name].shape), [facts[name]])
+    whole = {name: facts[name] for name in _WHOLE if facts[name] is not None} | dict(beside or {})
+    arrays |= {name: Written(values.dtype, tuple(values.shape), [values]) for name, values in whole.items()}
     plain = {name: value for name, value in facts.items() if name not in _WHOLE}
-    write_tensors(target, arrays, IDENTITY, plain, "path")
+    write_tensors(target, arrays, IDENTITY, {**plain, "about": dict(about or {})}, "path")
 
 
-def load_parts(path: str | os.PathLike[str]) -> tuple[Table, dict[str, Any]]:
-    """The records and the facts of a file that is whole."""
+@dataclass(frozen=True, eq=False)
+class Saved:
+    """A file that is whole.
+
+    records  features, outputs, targets and weights, on disk
+    facts    of the layer, as ``LastLayer.open`` takes them
+    about    the other facts; empty in files that have none
+    """
+
+    path: Path
+    records: Table
+    facts: dict[str, Any]
+    about: dict[str, Any]
+
+    def tensor(self, name: str) -> Tensor | None:
+        """One of the tensors beside the records, whole; None: it is not there."""
+        return _whole(self.path, name)
+
+    def names(self, start: str) -> list[str]:
+        """Of the tensors beside the records, those that begin so."""
+        return [name for name in tensors_header(self.path)[0] if name.startswith(start)]
+
+
+def read_saved(path: str | os.PathLike[str]) -> Saved:
+    """A layer's file, checked bit for bit, or refused in a sentence."""
     file = Path(path)
     try:
         facts = verified_facts(file, IDENTITY)
@@ -63,7 +106,20 @@ def load_parts(path: str | os.PathLike[str]) -> tuple[Table, dict[str, Any]]:
         raise FileError(f"path: {path} is not a layer that this version reads ({error})") from None
     except OSError as error:
         raise FileError(f"path: {path} cannot be read ({error.strerror})") from None
-    for name in _WHOLE:
-        array = tensors_table(file, (name,), saved=True).arrays.get(name)
-        facts[name] = None if array is None else array.read(slice(0, array.n))
-    return tensors_table(file, (*NAMES, *OPTIONAL), saved=True), facts
+    about = facts.pop("about", {}) if isinstance(facts, dict) else None
+    if not isinstance(about, dict) or facts.keys() != _FACTS.keys():
+        raise FileError(f"path: {path} is not a layer that this version reads (its facts are not those of one)")
+    for name, kinds in _FACTS.items():
+        if not isinstance(facts[name], kinds) or (isinstance(facts[name], bool) and bool not in kinds):
+            raise FileError(f"path: {path} is not a layer that this version reads (its {name} is {facts[name]!r})")
+    records = tensors_table(file, (*NAMES, *OPTIONAL), saved=True)
+    return Saved(file, records, {**facts, **{name: _whole(file, name) for name in _WHOLE}}, about)
+
+
+def _whole(file: Path, name: str) -> Tensor | None:
+    found = tensors_header(file)[0].get(name)
+    if found is not None:
+        size = math.prod(found[1]) * TYPES[found[0]].itemsize
+        require_free_memory(float(size), f"path: {name!r} in {file}", "read it on a machine with more memory")
+    array = tensors_table(file, (name,), saved=True).arrays.get(name)
+    return None if array is None else array.read(slice(0, array.n))

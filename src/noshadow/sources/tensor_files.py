@@ -16,7 +16,7 @@ from torch import Tensor
 from noshadow.artefact import FORMAT, ZEROS, UnusableArtefact, digest_position, text_of
 from noshadow.errors import FileError
 from noshadow.files import atomic_path
-from noshadow.sources.flat import TYPES, tensors_header
+from noshadow.sources.flat import LARGEST_HEADER, TYPES, tensors_header
 
 __all__ = ["Written", "verified_facts", "write_tensors"]
 
@@ -69,7 +69,7 @@ def verified_facts(path: str | os.PathLike[str], identity: Any) -> Any:
     """The facts of a file that is whole and of that identity, read piece by piece; else ``UnusableArtefact``."""
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        if length > os.fstat(file.fileno()).st_size:
+        if length > min(LARGEST_HEADER, os.fstat(file.fileno()).st_size):
             raise UnusableArtefact("it is truncated, or no safetensors file")
         file.seek(0)
         head = file.read(8 + length)
@@ -84,7 +84,10 @@ def verified_facts(path: str | os.PathLike[str], identity: Any) -> Any:
         raise UnusableArtefact(f"it has format {metadata.get('format')}, this version reads {FORMAT}")
     if metadata.get("identity") != text_of(identity):
         raise UnusableArtefact(f"it is of something else: {metadata.get('identity')}")
-    return json.loads(metadata["facts"])
+    try:
+        return json.loads(metadata["facts"])
+    except (KeyError, ValueError, RecursionError):
+        raise UnusableArtefact("its facts cannot be read") from None
 
 
 def _content(part: Tensor) -> memoryview:

@@ -80,4 +80,29 @@ def memory_of(arrays: Arrays, facts: dict[str, Any]) -> Memory:
         losses = RunningLosses(held["average"], epochs, int(facts["stride"]), kept, int(facts["capacity"]))
     elif "losses" in held:
         losses = AllLosses(held["losses"])
-    return Memory(epochs, outputs, losses, facts["head"], float(facts["label_smoothing"]), held.get("marks"))
+    found = Memory(epochs, outputs, losses, facts["head"], float(facts["label_smoothing"]), held.get("marks"))
+    _require_consistent(found, held)
+    return found
+
+
+def _require_consistent(memory: Memory, held: dict[str, torch.Tensor]) -> None:
+    """All arrays are of the same records, in their types: a file may be anybody's, with a checksum that is right."""
+    n = memory.n
+    shapes: dict[str, tuple[torch.dtype, tuple[int | None, ...]]] = {
+        "mean_outputs": (torch.float32, (n, None)),
+        "rest": (torch.int16, (n, None)),
+        "average": (torch.float64, (n,)),
+        "kept": (torch.float32, (None, n)),
+        "marks": (torch.int64, (n,)),
+    }
+    for name, (dtype, shape) in shapes.items():
+        array = held.get(name)
+        if array is None:
+            continue
+        fits = array.dtype == dtype and array.ndim == len(shape)
+        if not fits or any(size not in (None, there) for size, there in zip(shape, array.shape, strict=True)):
+            raise FileError(f"trace: {name} is not that of {n} records; the file is damaged")
+    if memory.outputs is not None and memory.outputs.mean.shape != memory.outputs.rest.shape:
+        raise FileError("trace: rest is not that of mean_outputs; the file is damaged")
+    if memory.losses is not None and memory.losses.n != n:
+        raise FileError(f"trace: its losses are not those of {n} records; the file is damaged")

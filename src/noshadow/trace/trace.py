@@ -160,6 +160,16 @@ class Trace:
             raise InputError("rows: an epoch in batches has begun; end it with trace.end_epoch() first")
 
     @property
+    def memory(self) -> Memory:
+        """What it holds, as one value."""
+        return self._memory
+
+    @classmethod
+    def of_memory(cls, memory: Memory) -> Trace:
+        """A trace that holds this."""
+        return cls()._with(memory)
+
+    @property
     def epochs(self) -> int:
         """How many epochs it remembers."""
         return self._memory.epochs

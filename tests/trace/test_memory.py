@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noshadow import InputError, LastLayer, NoshadowWarning, Trace, score
+from noshadow import InputError, LastLayer, NoshadowWarning, Trace, audit, score
 from noshadow.scores import SCORES, Known, Score
 from noshadow.trace.losses import RunningLosses
 from noshadow.trace.means import RunningMean
@@ -192,6 +192,11 @@ def test_traces_of_other_records_outputs_or_heads_are_refused():
     other = LastLayer(layer.features, layer.outputs, layer.targets, label_smoothing=0.1)
     with pytest.warns(NoshadowWarning, match=r"taken with label_smoothing=0, the layer has 0.1"):
         score(other, ["mean_trace"], Trace.from_outputs(z, y, "softmax"))
+    with pytest.warns(NoshadowWarning) as caught:
+        found = audit(other, scores=["mean_trace"], trace=Trace.from_outputs(z, y, "softmax"))
+    said = [str(one.message) for one in caught if "label_smoothing=0, the layer has 0.1" in str(one.message)]
+    assert len(said) == 1  # once, and in the notes that are saved
+    assert said[0] in found.notes
 
 
 def test_arrays_that_are_no_outputs_are_refused():

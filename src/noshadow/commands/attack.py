@@ -73,7 +73,7 @@ def attack(
       noshadow attack study/ --json > attack.json
     """
     given = {key: f"--{key}" for key, value in (("targets", targets), ("signal", signal)) if value}
-    with explained_errors({**_OPTIONS, **given}, _CONTENTS) as command:
+    with explained_errors({**_OPTIONS, **given}, _CONTENTS, more=("targets", "signal")) as command:
         from noshadow import shadow
         from noshadow.attacks.registry import Options, run_attack
         from noshadow.files import check_output

@@ -15,7 +15,7 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -27,6 +27,7 @@ __all__ = ["COULD_NOT", "MOST_REASONS", "USAGE", "Command", "explained_errors"]
 
 USAGE, COULD_NOT = 2, 3
 MOST_REASONS = 3
+_ARGUMENT = re.compile(r"\b([a-z_]+)=('[^']*'|[\w.]+|(?=[\s,;)]|$))")  # of Python: head='softmax', ridge=
 
 
 class Command:
@@ -34,10 +35,11 @@ class Command:
 
     options   what it calls the arguments of the functions behind it: ``ridge`` is ``--ridge``
     contents  where a file or a folder holds others of them: ``features`` is ``features in FILE``
+    more      arguments that a file holds and an option could have given: advice names the option
     """
 
-    def __init__(self, options: Mapping[str, str], contents: Mapping[str, str]) -> None:
-        self._options = options
+    def __init__(self, options: Mapping[str, str], contents: Mapping[str, str], more: Collection[str] = ()) -> None:
+        self._options, self._contents, self._more = options, contents, more
         self._names = {**contents, **options}
         self._notes: dict[str, None] = {}
 
@@ -61,25 +63,32 @@ class Command:
         arguments = about.split(", ")
         if colon and all(argument in self._names for argument in arguments):
             text = f"{', '.join(self._names[argument] for argument in arguments)}: {rest}"
-        return re.sub(r"\b([a-z_]+)=('[^']*'|[\w.]+|(?=[\s,;)]|$))", self._as_option, text)
+        return _ARGUMENT.sub(self._as_option, text)
+
+    def hint(self, text: str) -> str:
+        """Advice that was written for Python, in the words of the command; where it lacks an option, it says so."""
+        said = self.says(text)
+        return f"{said} (arguments of noshadow.audit in Python)" if _ARGUMENT.search(said) else said
 
     def _as_option(self, found: re.Match[str]) -> str:
         argument, value = found.group(1), found.group(2).strip("'")
-        option = argument.replace("_", "-")
-        if argument not in self._names:
-            return found.group(0)
-        return {"True": f"--{option}", "False": f"--no-{option}"}.get(value, f"--{option} {value}".rstrip())
+        name = argument.replace("_", "-")
+        if argument in self._more or self._options.get(argument, "").startswith("--"):
+            return {"True": f"--{name}", "False": f"--no-{name}"}.get(value, f"--{name} {value}".rstrip())
+        if argument in self._contents and not value:
+            return self._contents[argument]
+        return found.group(0)
 
 
 @contextmanager
 def explained_errors(
-    options: Mapping[str, str] | None = None, contents: Mapping[str, str] | None = None
+    options: Mapping[str, str] | None = None, contents: Mapping[str, str] | None = None, more: Collection[str] = ()
 ) -> Iterator[Command]:
     """Around all that a command does: errors become a sentence on stderr and an exit code, warnings become notes.
 
     The arguments are those of ``Command``.
     """
-    command = Command(options or {}, contents or {})
+    command = Command(options or {}, contents or {}, more)
     with warnings.catch_warnings():
         shown_before = warnings.showwarning
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from noshadow.audit import Audit
     from noshadow.bench.result import Result
+    from noshadow.commands.policy import Command
     from noshadow.evaluate import Summary
 
 __all__ = [
@@ -49,9 +50,10 @@ def print_notes(notes: Sequence[str]) -> None:
         Console().print(f"note: {note}", style="yellow", markup=False, highlight=False)
 
 
-def show_audit(audit: Audit, count: int, as_json: bool, saved: str | None, notes: Sequence[str] | None = None) -> None:
-    """An audit's most exposed records, for a person or for a machine. ``notes``: in place of the audit's own."""
-    audit = audit if notes is None else replace(audit, notes=tuple(notes))
+def show_audit(audit: Audit, count: int, as_json: bool, saved: str | None, command: Command) -> None:
+    """An audit's most exposed records, for a person or for a machine; notes and hints in the words of the command."""
+    hints = [command.hint(hint) for hint in audit.metadata.get("advice", ())]
+    audit = replace(audit, notes=tuple(command.notes), metadata={**audit.metadata, "advice": hints})
     if as_json:
         from noshadow.commands.output import print_json
 
@@ -69,24 +71,21 @@ def show_audit(audit: Audit, count: int, as_json: bool, saved: str | None, notes
 def audit_table(audit: Audit, count: int = 10) -> Group:
     """The most exposed records of an audit as a table, with the notes below it."""
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
+
+    from noshadow.commands.fitted import FittedTable
 
     facts = audit.metadata
     title = (
         f"{facts['records']:,} records, {facts['head']} head, "
         f"{facts['features']:,} features × {facts['outputs']:,} outputs"
     )
-    rows = Table(title=f"{title}\nthe most exposed, by {audit.ranking}", title_justify="left", padding=(0, 0))
     shown = audit.top(min(count, len(audit.table)))
-    columns: list[str] = []
-    for column in shown.columns:
-        if column != "flagged" or bool(shown["flagged"].any()):
-            columns.append(str(column))
-            rows.add_column(Text(str(column).replace("_", "\n", 1)), justify="right", overflow="fold")
-    for record in shown.to_dict("records"):
-        cells = {**record, "flagged": "yes" if record["flagged"] else ""}
-        rows.add_row(*(Text(_cell(cells[column])) for column in columns))
+    columns = {str(name): [_cell(value) for value in shown[name]] for name in shown.columns if name != "flagged"}
+    if shown["flagged"].any():
+        columns["flagged"] = ["yes" if value else "" for value in shown["flagged"]]
+    first = ("id", audit.ranking, "target", "attack_accuracy", "flagged", "nearest_class", "leverage", "loss")
+    rows = FittedTable(f"{title}\nthe most exposed, by {audit.ranking}", columns, first)
     notes = [Text(f"note: {note}", style="yellow") for note in audit.notes]
     advice = [Text(f"hint: {hint}", style="dim") for hint in facts.get("advice", ())]
     return Group(rows, *notes, *advice)

@@ -81,7 +81,7 @@ def score(
     """
     options = {"head": head, "ridge": ridge, "trace": trace}
     given = {name: f"--{name}" for name, value in options.items() if value is not None}
-    with explained_errors({**_OPTIONS, **given}, _CONTENTS) as command:
+    with explained_errors({**_OPTIONS, **given}, _CONTENTS, more=tuple(options)) as command:
         from noshadow.audit import audit
         from noshadow.files import check_output
         from noshadow.layer import LastLayer
@@ -119,7 +119,7 @@ def score(
             full_step=full_step,
         )
         saved = str(result.save(output)) if output else None
-        show_audit(result, top, as_json, saved, command.notes)
+        show_audit(result, top, as_json, saved, command)
 
 
 def _one(arrays: dict[str, Any], name: str, default: str | float) -> Any:

@@ -18,10 +18,24 @@ from noshadow.commands.theory import theory_app
 
 __all__ = ["app", "main", "options"]
 
+_HELP = """Which training records can a membership-inference attacker expose? From one trained model, without shadow
+models.
+
+\b
+Examples:
+  noshadow demo
+  noshadow score layer.npz -o scores.parquet
+  noshadow attack study/
+  noshadow bench --list
+  noshadow theory --leverage 10 --error 2 --n 100 --p 10
+
+noshadow COMMAND --help says more, with examples. Every command has --json. Exit codes: 0 fine, 1 over policy, 2 usage,
+3 could not do it.
+"""
+
 app = typer.Typer(
     name="noshadow",
-    help="Which training records can a membership-inference attacker expose? From one trained model, without shadow "
-    "models.\n\nStart with: noshadow demo",
+    help=_HELP,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -142,6 +142,17 @@ def test_help_needs_no_torch_and_fits_80_columns():
     assert done.returncode == 0, done.stderr
 
 
+def test_advice_names_the_options_that_a_command_has():
+    command = Command(
+        {"memory": "--memory", "store": "STORE"}, {"trace": "trace in FILE", "ids": "ids in FILE"}, ["trace"]
+    )
+    assert command.says("trace: pass it as trace=, or memory=2") == "trace in FILE: pass it as --trace, or --memory 2"
+    assert command.says("give ids=, unique") == "give ids in FILE, unique"  # what only a file can hold
+    assert command.hint("raise memory=") == "raise --memory"
+    told = command.hint("pass held_out=, records that were not trained on")
+    assert told == "pass held_out=, records that were not trained on (arguments of noshadow.audit in Python)"
+
+
 def commands(group, before=()):
     """The function behind every command and subcommand, by its words."""
     found = {(*before, one.name or one.callback.__name__): one.callback for one in group.registered_commands}

@@ -51,13 +51,14 @@ def demo(
         from noshadow.tables import TABLES
 
         check_output(output, TABLES)
+        page = check_output(output.with_suffix(".html"), (".html",))
         store = output.with_name(f"{output.stem}-shadows")
         shadows = retrained(store) if retrain else shipped()
         found = run_demo(seed)
         agreed = agreement(found.audit, shadows)
-        saved = {"table": str(found.audit.save(output))}
-        if retrain:
-            saved["shadows"] = str(store)
+        saved = {"shadows": str(store)} if retrain else {}
+        saved["table"] = str(found.audit.save(output))
+        saved["report"] = str(found.audit.report(page, show=found.picture, title="A network that reads digits"))
         if as_json:
             print_json(facts_of(found, agreed, top, saved, command.notes))
         else:

@@ -13,21 +13,30 @@ from noshadow.commands.digits import Demo
 from noshadow.commands.digits_shadows import Agreement
 from noshadow.commands.pictures import PLAIN, SHADES, drawn, side_by_side
 from noshadow.commands.render import print_notes
-from noshadow.reasons import BOTH, HARD, UNUSUAL, reasons
+from noshadow.report.reasons import STANDS_OUT, Standing, standings
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["facts_of", "in_words", "show_demo"]
+__all__ = ["BOTH", "HARD", "TOGETHER", "UNUSUAL", "facts_of", "in_words", "reason", "show_demo"]
+
+UNUSUAL, HARD, BOTH, TOGETHER = "unusual", "hard to fit", "both", "together"
 
 _PICTURE = 10  # characters, so that five fit beside each other into 60
 _WIDEST = 80  # columns, for text that is to be read
+_FILES = {"shadows": "Shadow models", "table": "All records", "report": "Open in a browser"}
 
 
 def in_words(digit: Any, nearest: Any) -> str:
     """What a digit is, and what the model takes it for next: "an 8 that looks like a 1"."""
     one, other = (f"{'an' if str(name) == '8' else 'a'} {name}" for name in (digit, nearest))
     return f"{one} that looks like {other}"
+
+
+def reason(standing: Standing) -> str:
+    """Why a digit is exposed, in a word: what of its leverage and its loss stands out among all digits."""
+    unusual, hard = (share is not None and share >= STANDS_OUT for share in standing)
+    return BOTH if unusual and hard else UNUSUAL if unusual else HARD if hard else TOGETHER
 
 
 def facts_of(
@@ -78,8 +87,8 @@ def show_demo(demo: Demo, agreed: Agreement, count: int, saved: Mapping[str, str
         console.print(line, markup=False, no_wrap=True)
     console.print(_top_table(top))
     say(
-        f"{UNUSUAL}: it decides much of its own fit (leverage). {HARD}: its loss stayed high in training. {BOTH}: "
-        "among the highest tenth in each."
+        f"{UNUSUAL}: it decides more of its own fit (leverage) than {STANDS_OUT:.0%} of the digits. {HARD}: its loss "
+        f"stayed higher in training. {TOGETHER}: neither alone."
     )
     say("\nIs that so?", "bold")
     whence = "came with noshadow; --retrain trains them again" if agreed.came_with_package else "were trained just now"
@@ -98,7 +107,7 @@ def show_demo(demo: Demo, agreed: Agreement, count: int, saved: Mapping[str, str
     print_notes(notes)
     say()
     for name, path in saved.items():
-        console.print(f"{name}: {path}", markup=False, soft_wrap=True)
+        console.print(f"{_FILES[name]}: {path}", markup=False, soft_wrap=True)
 
 
 def _bands(demo: Demo) -> dict[str, int]:
@@ -122,7 +131,8 @@ def _top(demo: Demo, count: int) -> pd.DataFrame:
     """The most exposed, with a reason each."""
     audit = demo.audit
     table = audit.top(min(count, len(audit.table)))
-    return table.assign(reason=pd.Series(reasons(audit.table), audit.table.index)[table.index])
+    places = audit.table.index.get_indexer(table.index)
+    return table.assign(reason=[reason(standing) for standing in standings(audit.table, places)])
 
 
 def _top_table(top: pd.DataFrame) -> Table:

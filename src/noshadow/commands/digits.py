@@ -25,8 +25,8 @@ from noshadow.trace import Trace
 
 __all__ = ["RECIPE", "Demo", "Digits", "Trained", "load", "plan", "run_demo", "train"]
 
-# As such a network is usually trained. Steps are small enough that every run ends well: with ten times as large ones one
-# run in twenty read 80 % of its own digits. How well an audit agrees with an attack was no reason for any of it.
+# As such a network is usually trained. Steps are small enough that every run ends well: with ten times as large ones,
+# one run in twenty read 80 % of its own digits. How well an audit agrees with an attack was no reason for any of it.
 RECIPE = {"hidden": 64, "epochs": 40, "batch_size": 32, "rate": 0.02, "momentum": 0.9, "weight_decay": 5e-4}
 """Of one hidden layer of ReLU units, by SGD on the mean cross-entropy."""
 
@@ -123,6 +123,11 @@ class Demo:
     audit: Audit
     images: NDArray[np.float64]
     facts: dict[str, Any]
+
+    def picture(self, name: Any) -> NDArray[np.uint8]:
+        """The digit of that id, dark on white, four points to a pixel."""
+        ink = load().images[int(name)].reshape(8, 8).numpy()
+        return np.kron(np.rint(255.0 * (1.0 - ink)), np.ones((4, 4))).astype(np.uint8)
 
 
 def run_demo(seed: int = 0) -> Demo:

@@ -1,11 +1,12 @@
 """Does DP-SGD keep its promise? Canaries chosen from one model, against the ε that Opacus claims.
 
-A softmax classifier of digits, trained by DP-SGD with three amounts of noise. Eighty canaries, records that the model was not
-trained on under labels that it finds absurd, are chosen by ``noshadow.canaries`` from one model without noise. Each is in
-each of the models with probability ½; LiRA over the models gives a lower bound on ε that holds with 95 % confidence. It must
-lie below what is claimed, and how far below says how much an attacker of this kind falls short of the worst case. Run it with
+A softmax classifier of digits, trained by DP-SGD with three amounts of noise. Eighty canaries, records that the model
+was not trained on under labels that it finds absurd, are chosen by ``noshadow.canaries`` from one model without noise.
+Each is in each of the models with probability ½; LiRA over the models gives a lower bound on ε that holds with 95 %
+confidence. It must lie below what is claimed, and how far below says how much an attacker of this kind falls short of
+the worst case. Run it with
 
-    pip install 'noshadow' opacus
+    pip install noshadow opacus
     python examples/dp_audit.py
 
 It takes less than a minute on a laptop and needs no download.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +54,7 @@ def digits() -> tuple[Labelled, Labelled, Labelled]:
     order = np.random.default_rng(0).permutation(len(pixels))
     x, y = torch.tensor(pixels[order] / 16.0, dtype=torch.float32), torch.tensor(classes[order])
     ends = (0, MEMBERS, MEMBERS + 400, len(x))
-    first, second, third = ((x[a:b], y[a:b]) for a, b in zip(ends, ends[1:], strict=False))
+    first, second, third = ((x[a:b], y[a:b]) for a, b in pairwise(ends))
     return first, second, third
 
 

@@ -78,16 +78,15 @@ def run() -> tuple[noshadow.Audit, list[str]]:
     rerun, _ = fine_tune(members, collate, weights, seed=1)
     loader = torch.utils.data.DataLoader(members, batch_size=32, collate_fn=collate)
     held_out = torch.utils.data.DataLoader(others, batch_size=32, collate_fn=collate)
-    audit = noshadow.audit(
-        trainer.model, loader, trace=trace, rerun=rerun.model, held_out=held_out, optimizer="adamw"
-    )
+    audit = noshadow.audit(trainer.model, loader, trace=trace, rerun=rerun.model, held_out=held_out, optimizer="adamw")
     return audit, texts[:MEMBERS]
 
 
 def main() -> None:
     audit, texts = run()
     rates = audit.table["attack_accuracy"]
-    print(f"{len(audit.table)} sentences; an attacker would be right about {(rates > 0.75).sum()} of them three times in four")
+    often = int((rates > 0.75).sum())
+    print(f"{len(audit.table)} sentences; an attacker would be right about {often} of them three times in four")
     print("\nThe most exposed, with the predicted success rate of an attack:")
     for record in audit.top(8).itertuples():
         print(f"  {record.attack_accuracy:.2f}  {'praise' if record.target else 'blame ':7} {texts[record.id]}")

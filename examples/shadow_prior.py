@@ -1,7 +1,7 @@
 """A few shadow models, used well: a score of one model as the prior of eight.
 
-Small networks on UCI-like data that scikit-learn ships (digits), each on a random half. The truth is LiRA with 64 of them. Against it: the score of
-one model, eight other models alone, and both together (``attacks.with_prior``). Run it with
+Small networks on digits, each trained on a random half. The truth is LiRA with 64 of them. Against it: the score of one
+model, eight other models alone, and both together (``attacks.with_prior``). Run it with
 
     python examples/shadow_prior.py
 
@@ -44,7 +44,9 @@ def compare(seed: int = 0) -> Found:
     pixels, classes = load_digits(return_X_y=True)
     x = torch.tensor(pixels[:RECORDS] / 16.0, dtype=torch.float32)
     y = torch.tensor(classes[:RECORDS])
-    recipe = shadow.Recipe(epochs=EPOCHS, batch_size=32, optimizer="sgd", learning_rate=0.1, momentum=0.9, weight_decay=2e-4)
+    recipe = shadow.Recipe(
+        epochs=EPOCHS, batch_size=32, optimizer="sgd", learning_rate=0.1, momentum=0.9, weight_decay=2e-4
+    )
     trainer = shadow.TorchTrainer(network, (x, y), recipe, head="softmax")
     with tempfile.TemporaryDirectory() as folder:
         study = shadow.Study(trainer, RECORDS, FEW + MANY, seed, store=folder, targets=y, head="softmax")

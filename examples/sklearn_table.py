@@ -1,7 +1,8 @@
 """A scikit-learn pipeline on a table: every patient's risk, in half a second.
 
-Standardised measurements of 569 tumours and a logistic regression, as one Pipeline on a DataFrame. The model has converged and its features are nobody's
-training: success rates follow from its own law, and neither a rerun nor held-out records are needed. Run it with
+Standardised measurements of 569 tumours and a logistic regression, as one Pipeline on a DataFrame. The model has
+converged, and nobody trained its features on these patients: success rates follow from its own law, and neither a rerun
+nor held-out records are needed. Run it with
 
     python examples/sklearn_table.py
 
@@ -24,7 +25,7 @@ def fit(penalty: float = 1.0) -> tuple[Pipeline, pd.DataFrame, pd.Series]:
     x, y = load_breast_cancer(return_X_y=True, as_frame=True)
     x.index = pd.Index([f"patient-{row:03}" for row in range(len(x))])
     y = y.set_axis(x.index).map({0: "malignant", 1: "benign"})
-    return make_pipeline(StandardScaler(), LogisticRegression(C=1.0 / penalty, max_iter=5000)).fit(x, y), x, y
+    return make_pipeline(StandardScaler(), LogisticRegression(C=1.0 / penalty, tol=1e-9, max_iter=5000)).fit(x, y), x, y
 
 
 def main() -> None:

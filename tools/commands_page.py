@@ -1,7 +1,4 @@
-"""The page of the commands, from their own help.
-
-    python tools/commands_page.py    print it; ``make docs`` writes it into the site
-"""
+"""The page of the commands, from their own help: ``make docs`` writes it into the site."""
 
 from __future__ import annotations
 
@@ -17,8 +14,9 @@ HEAD = """# Commands
 
 <!-- written by tools/commands_page.py from the commands' own help; do not edit -->
 
-Every command has `--help`. With `--json` stdout holds JSON and nothing else; progress goes to stderr, on a terminal only. The
-exit codes are [0, 1, 2 or 3](files.md#exit-codes). No telemetry, and no network but for data that `noshadow bench` is asked for.
+Every command has `--help`. With `--json` stdout holds JSON and nothing else; progress goes to stderr, on a terminal
+only. The exit codes are [0, 1, 2 or 3](files.md#exit-codes). No telemetry, and no network but for data that
+`noshadow bench` is asked for.
 """
 
 
@@ -70,7 +68,3 @@ def _cell(parameter: Any) -> str:
     if "efault" not in text and isinstance(default, (str, int, float)) and not isinstance(default, bool):
         text += f" Default: {default}."
     return text.strip()
-
-
-if __name__ == "__main__":
-    print(page())

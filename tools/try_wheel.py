@@ -2,7 +2,8 @@
 
     python tools/try_wheel.py dist    a folder with one wheel and one source distribution
 
-What a new user does first: ``noshadow demo``, then a few lines for each front door. Nothing of the repository is on the path.
+What a new user does first: ``noshadow demo``, then a few lines for each front door. Nothing of the repository is on
+the path.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ def main(folder: Path) -> None:
             print(run(python, "-c", code, cwd=place), end="")
         print(run(python, "-m", "noshadow", "audit", "layer.safetensors", "-o", "audit", cwd=place))
         made = sorted(path.name for path in place.iterdir() if path.name != "venv")
-        print(f"{wheel.name} ({wheel.stat().st_size / 1e6:.1f} MB), {archive.name}: installed, used; wrote {', '.join(made)}")
+        size = f"{wheel.name} ({wheel.stat().st_size / 1e6:.1f} MB)"
+        print(f"{size}, {archive.name}: installed, used; wrote {', '.join(made)}")
 
 
 if __name__ == "__main__":

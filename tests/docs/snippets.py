@@ -6,8 +6,8 @@ A page is read like this:
 
 * ``python`` blocks are run in their order, in one namespace and one folder per page. ``<!-- snippets: NAME -->`` on the
   page runs ``setups/NAME.py`` first: what the page takes for granted (a trained model, arrays).
-* ``sh`` blocks are run line by line in the same folder; a line may end in ``# exit 1``. What trains for long, installs or
-  downloads is not run but parsed: commands of noshadow by their own parser, ``make`` targets and extras looked up.
+* ``sh`` blocks are run line by line in the same folder; a line may end in ``# exit 1``. What trains for long, installs
+  or downloads is not run but parsed: commands of noshadow by their own parser, ``make`` targets and extras looked up.
 * a ``text`` block after ``<!-- output -->`` is what the block before it printed, with … for what may differ.
 * ``yaml``, ``toml`` and ``json`` are parsed, and the commands in a workflow as above.
 

@@ -41,7 +41,9 @@ def claims(name: str, text: str) -> None:
         assert all(shown < claimed for _, claimed, shown in rows)
         assert rows[0][2] > rows[-1][2]  # less noise, more shown
     elif name == "sklearn_table.py":
-        highest = [float(line.split("highest rate ")[1].split(",")[0]) for line in text.splitlines() if "penalty" in line]
+        highest = [
+            float(line.split("highest rate ")[1].split(",")[0]) for line in text.splitlines() if "penalty" in line
+        ]
         assert highest == sorted(highest, reverse=True)
     elif name == "shadow_prior.py":
         alone, few, both = (int(line[-1].rstrip("%")) for line in last[1:])

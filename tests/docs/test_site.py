@@ -15,7 +15,7 @@ from noshadow.scores import SCORES
 from .snippets import DOCS, ROOT
 
 sys.path.insert(0, str(ROOT / "tools"))
-import check_links  # noqa: E402  of tools/, which is not a package
+import check_links
 
 SOURCE = ROOT / "src" / "noshadow"
 
@@ -92,9 +92,7 @@ def test_every_public_name_has_a_place_in_the_reference(site):
     for part in ("", ".attacks", ".evaluate", ".network", ".shadow", ".theory"):
         module = importlib.import_module(f"noshadow{part}")
         places = {
-            place
-            for page in (site / "reference" / "api").glob("*.html")
-            for place in check_links._read(page).places
+            place for page in (site / "reference" / "api").glob("*.html") for place in check_links._read(page).places
         }
         packages = {"attacks", "evaluate", "network", "shadow", "theory"} if not part else set()
         missing = set(module.__all__) - packages - {"__version__", "Metric"}
@@ -102,10 +100,9 @@ def test_every_public_name_has_a_place_in_the_reference(site):
 
 
 def test_the_commands_page_names_every_option():
-    import commands_page
-
     from typer.main import get_command
 
+    import commands_page
     from noshadow.cli import app
 
     text = commands_page.page()

@@ -112,7 +112,9 @@ def check_line(line: str, where: str) -> None:
         assert set(words[1:]) <= set(TARGETS), f"{where}: no such target in {line!r}"
     elif words[:2] == ["pip", "install"] or words[:4] == ["python", "-m", "pip", "install"]:
         for extras in re.findall(r"noshadow\[([\w,]+)\]", line):
-            assert set(extras.split(",")) <= set(PROJECT["optional-dependencies"]), f"{where}: no such extra in {line!r}"
+            assert set(extras.split(",")) <= set(PROJECT["optional-dependencies"]), (
+                f"{where}: no such extra in {line!r}"
+            )
     elif words[0] == "python":
         assert (ROOT / words[1]).is_file(), f"{where}: {words[1]} is not there"  # the examples have tests of their own
     else:

@@ -441,6 +441,11 @@ def _advice(facts: dict[str, Any], layer: LastLayer, untrained: bool) -> list[st
     """What would make the answer sharper, and how to get it."""
     hints = []
     linear = facts["linearity"] is not None and facts.get("stationarity") is not None and facts["stationarity"] < 0.1
+    if untrained and facts["calibration"] is None and facts.get("stationarity") is not None and not linear:
+        return [
+            "the fit stopped short of its optimum, so that its own law says nothing of success rates; fit it with a "
+            "smaller tol= and more iterations, or pass held_out= and rerun="
+        ]
     if facts["trace"] != "mean outputs" and not linear:
         hints.append(
             "ranked from the final model alone; a network that has memorised a record hides it. Record a "

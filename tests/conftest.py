@@ -19,6 +19,7 @@ from hypothesis import settings
 from sklearn.datasets import load_digits
 
 from tests import offline
+from tests.report import browser
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")  # a test that fails must fail again
@@ -26,6 +27,19 @@ settings.load_profile("repeatable")  # a test that fails must fail again
 # `make test` installs both; they are heavy, and all else can be tested without them
 trainers = all(importlib.util.find_spec(name) for name in ("accelerate", "lightning"))
 collect_ignore = [] if trainers else ["trace/test_trainers.py"]
+
+# the report in a browser: run wherever there is one
+no_browser = browser.missing()
+if no_browser and os.environ.get("NOSHADOW_BROWSER") == "required":
+    raise RuntimeError(f"{no_browser}: NOSHADOW_BROWSER=required; {browser.HOW_TO_ADD}")
+collect_ignore += ["report/test_browser.py"] if no_browser else []
+
+
+def pytest_terminal_summary(terminalreporter):
+    """What was left out, and how to add it."""
+    if no_browser:
+        terminalreporter.write_line(f"left out: tests/report/test_browser.py ({no_browser}); add: {browser.HOW_TO_ADD}")
+
 
 torch.set_num_threads(1)  # the tests' arrays are small: threads would only wait for each other
 

@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("_version", "errors", "origin", "progress", "sparse", "triangles"),
     ("noshadow", "bands", "evaluate", "files", "gate", "heads", "losses", "memory", "optimizers", "packed", "tensors"),
     ("weights",),
-    ("artefact", "npz", "records", "tables"),
+    ("artefact", "npz", "records", "report", "tables"),
     ("sources",),
     ("layer",),
     ("passes",),

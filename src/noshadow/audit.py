@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import io
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -36,6 +35,8 @@ from noshadow.tables import load_table, save_table
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
+
+    from noshadow.gate import Policy
 
 __all__ = ["SCHEMA", "Audit", "audit"]
 
@@ -171,13 +172,64 @@ class Audit:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield _render().audit_table(self)
 
-    def _repr_html_(self) -> str:
-        """Notebooks: what a terminal shows as HTML; rich escapes the cells."""
-        from rich.console import Console
+    def report(
+        self,
+        path: str | Path,
+        *,
+        policy: Policy | str | Path | None = None,
+        show: Callable[[Any], Any] | str | None = None,
+        public: bool = False,
+        title: str | None = None,
+    ) -> Path:
+        """Write a report for a privacy officer to sign and an engineer to act on: one HTML file, complete in itself.
 
-        console = Console(record=True, width=160, file=io.StringIO())
-        console.print(self)
-        return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+        Parameters
+        ----------
+        path : str or Path
+            A file that ends in .html; in public also .md, a section for a model card. It is written whole or not at
+            all, for its owner alone: it says who was in the training data. A public one is for everybody.
+        policy : Policy, str or Path, optional
+            What the audit is held against: a ``noshadow.gate.Policy``, or a TOML file with ``fail_above`` and
+            ``max_records``.
+        show : function or str, optional
+            What to show of the most exposed records: a function of a record's id that gives a text or an image (an
+            array (h, w), (h, w, 3) or (3, h, w)), or the name of a column of ``table``.
+        public : bool
+            Aggregates only: no record is named, small counts are withheld.
+        title : str, optional
+            What the model is called.
+
+        Returns
+        -------
+        Path
+            The file, half a megabyte at most for any number of records.
+
+        Raises
+        ------
+        InputError
+            A policy for an audit without predicted rates, a column that is not there, a path that cannot be written.
+
+        Examples
+        --------
+        >>> import noshadow, tempfile
+        >>> x = [[0.0], [1.0], [2.0], [3.0]]
+        >>> layer = noshadow.LastLayer(x, [0.0, 1.0, 2.0, 3.0], [0.1, 0.9, 1.9, 3.1], head="squared")
+        >>> path = noshadow.audit(layer).report(f"{tempfile.mkdtemp()}/audit.html", title="Four points")
+        >>> "Four points" in path.read_text(encoding="utf-8")
+        True
+        """
+        from noshadow.gate import Policy
+        from noshadow.report import write_report
+
+        rule = policy if policy is None or isinstance(policy, Policy) else Policy.read(policy)
+        verdict = None if rule is None else rule.judge(self)
+        return write_report(self, path, verdict=verdict, show=show, public=public, title=title)
+
+    def _repr_html_(self) -> str:
+        """Notebooks: the finding, the bands and the most exposed records."""
+        from noshadow.report import in_notebook
+
+        return in_notebook(self)
 
     def __repr__(self) -> str:
         facts = self.metadata

@@ -13,6 +13,7 @@ from noshadow._version import __version__
 from noshadow.commands.attack import attack
 from noshadow.commands.bench import bench
 from noshadow.commands.demo import demo
+from noshadow.commands.report import report
 from noshadow.commands.score import score
 from noshadow.commands.theory import theory_app
 
@@ -43,6 +44,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo)
 app.command("score")(score)
+app.command("report")(report)
 app.command("attack")(attack)
 app.command("bench")(bench)
 app.add_typer(theory_app, name="theory")

@@ -33,17 +33,14 @@ def has_classes(table: pd.DataFrame, facts: Mapping[str, Any]) -> bool:
     return facts.get("head") in ("softmax", "logistic") or not pd.api.types.is_numeric_dtype(table["target"])
 
 
-def label(value: Any, names: Any = None) -> str:
-    """A class or group as people write it."""
+def label(value: Any, names: Mapping[str, str] | None = None) -> str:
+    """A class or group as people write it; ``names``: what to call those that it has."""
     if value is None or (isinstance(value, float) and np.isnan(value)):
         return "(none)"
-    if isinstance(value, (float, np.floating)) and float(value).is_integer():
-        value = int(value)
-    if isinstance(names, Mapping):
-        value = names.get(str(value), names.get(value, value))
-    elif names is not None and isinstance(value, (int, np.integer)) and 0 <= value < len(names):
-        value = names[int(value)]
-    return shorten(str(value), LABEL)
+    text = str(value)
+    plain = str(int(value)) if isinstance(value, (float, np.floating)) and float(value).is_integer() else text
+    named = (names or {}).get(text, (names or {}).get(plain, plain))
+    return shorten(str(named), LABEL)
 
 
 def breakdowns(
@@ -54,18 +51,19 @@ def breakdowns(
     public: bool,
     counted: bool,
 ) -> tuple[Breakdown, ...]:
-    columns = {"class": "target"} if has_classes(table, facts) else {}
-    columns |= group_columns(table)
+    columns = [("class", "target")] if has_classes(table, facts) else []
+    columns += group_columns(table).items()
     found = []
-    for title, column in list(columns.items())[:_MOST_BREAKDOWNS]:
-        values, found_values = pd.factorize(table[column], use_na_sentinel=False)
-        names = [label(value, facts.get("class_names") if title == "class" else None) for value in found_values]
-        sizes = np.bincount(values, minlength=len(names))
-        hits = np.bincount(values, weights=exposed, minlength=len(names))
+    for title, column in columns[:_MOST_BREAKDOWNS]:
+        values, uniques = pd.factorize(table[column], use_na_sentinel=False)
+        sizes = np.bincount(values, minlength=len(uniques))
+        hits = np.bincount(values, weights=exposed, minlength=len(uniques))
         # in public the largest: which rows are there must not tell what they would say
         importance = sizes.astype(np.float64) if public else hits / np.maximum(sizes, 1) + sizes / (sizes.sum() * 1e6)
         merged = merge(values.astype(np.int64), importance, MOST_ROWS)
-        found.append((title, names, merged))
+        class_names = facts.get("class_names") if column == "target" else None
+        names = [label(uniques[value], class_names) for value in merged.kept]
+        found.append((title, names + ([others(merged.merged)] if merged.merged else []), merged))
     if not found:
         return ()
     tables = [merged.codes for _, _, merged in found]
@@ -76,13 +74,12 @@ def breakdowns(
     made = []
     for place, (title, names, merged) in enumerate(found):
         inside = (of_table == place).nonzero()[0]
-        written = [names[value] for value in merged.kept] + ([others(merged.merged)] if merged.merged else [])
         means: list[float | None] = [None] * len(inside)
         if rates is not None and not public:
             means = _means(merged.codes, rates, len(inside))
         lines = tuple(
             Row(name, int(gram[row, row]), None if hidden[row] else int(counts[row]), mean)
-            for name, row, mean in zip(written, inside, means, strict=True)
+            for name, row, mean in zip(names, inside, means, strict=True)
         )
         made.append(Breakdown(title, lines, merged.merged, bool((~hidden[inside]).any())))
     return tuple(made)

@@ -187,5 +187,6 @@ def comparison_page(found: Comparison, before: str, after: str) -> str:
     kinds = range(len(names))
     if found.moves is not None and not (found.moves[-1].any() or found.moves[:, -1].any()):
         kinds = range(len(BANDS))
-    values = {"found": found, "before": before, "after": after, "names": names, "kinds": list(kinds)}
+    values: dict[str, Any] = {"found": found, "before": before, "after": after, "names": names, "kinds": list(kinds)}
+    values["after_counts"] = [] if found.moves is None else found.moves.sum(0).tolist()
     return page("compare.html.j2", values)

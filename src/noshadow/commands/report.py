@@ -1,0 +1,153 @@
+"""``noshadow report AUDIT``: the report of a saved audit, its public summary, or two audits side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from noshadow.commands.output import explained_errors, print_json
+from noshadow.errors import InputError
+
+if TYPE_CHECKING:
+    from noshadow.audit import Audit
+
+__all__ = ["OVER_POLICY", "report"]
+
+OVER_POLICY = 1
+_NAMES = ("public", "markdown", "policy", "fail_above", "max_records", "compare", "show", "title")
+_OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _NAMES} | {"path": "--output", "audit": "AUDIT"}
+
+
+def report(
+    audit: Annotated[
+        Path | None,
+        typer.Argument(metavar="AUDIT", exists=True, dir_okay=False, help="A saved audit, .parquet or .csv."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The file to write. Default: AUDIT.html, AUDIT-public.html or .md."),
+    ] = None,
+    public: Annotated[
+        bool, typer.Option("--public", help="Aggregates only, small counts withheld: for everybody.")
+    ] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="A section for a model card, in Markdown; public too.")
+    ] = False,
+    policy: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="A TOML file with fail_above and max_records."),
+    ] = None,
+    fail_above: Annotated[
+        float | None, typer.Option(help="Over policy: a record with a higher predicted success rate.")
+    ] = None,
+    max_records: Annotated[int | None, typer.Option(help="So many records over it are within policy.")] = None,
+    show: Annotated[str | None, typer.Option(help="A column of the audit to show of the most exposed records.")] = None,
+    title: Annotated[str | None, typer.Option(help="What the model is called.")] = None,
+    compare: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(metavar="BEFORE AFTER", help="Two saved audits, without AUDIT: did a defence help?"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
+) -> None:
+    """Write the report of a saved audit: one HTML file to read, sign and file.
+
+    Ends with 1 if the audit is over a policy that was given; the report is there all the same.
+
+    \b
+    Example: noshadow report audit.parquet
+             noshadow report audit.parquet --fail-above 0.9 --max-records 0 -o audit.html
+             noshadow report audit.parquet --public
+             noshadow report audit.parquet --markdown -o section.md
+             noshadow report --compare before.parquet after.parquet
+    """
+    with explained_errors(_OPTIONS) as command:
+        if compare is not None:
+            _require_alone(
+                audit=audit, public=public, markdown=markdown, policy=policy, fail_above=fail_above,
+                max_records=max_records, show=show, title=title,
+            )  # fmt: skip
+            found = _compare(*compare, output or Path("compare.html"))
+        elif audit is None:
+            raise InputError("audit: missing; name a saved audit, or two with --compare")
+        else:
+            rule = _policy(policy, fail_above, max_records)
+            found = _report(audit, output, public or markdown, markdown, rule, show, title)
+        said = found.pop("said")
+        if as_json:
+            print_json({**found, "notes": [*said, *command.notes]})
+        else:
+            for line in said:
+                typer.echo(line)
+            typer.echo(f"wrote {found['report']}")
+        if found.get("met") is False:
+            raise typer.Exit(OVER_POLICY)
+
+
+def _require_alone(**others: Any) -> None:
+    given = [name for name, value in others.items() if value]
+    if given:
+        raise InputError(f"compare: compares two audits and takes no {_OPTIONS[given[0]]}")
+
+
+def _policy(file: Path | None, fail_above: float | None, max_records: int | None) -> Any:
+    """The policy of the file, or of the options; None where there is neither."""
+    from noshadow.gate import Policy
+
+    given = {"fail_above": fail_above, "max_records": max_records}
+    given = {name: value for name, value in given.items() if value is not None}
+    if file is not None and given:
+        raise InputError(f"policy: the file says {', '.join(given)}; pass one of the two")
+    return Policy.read(file) if file is not None else Policy(**given) if given else None
+
+
+def _report(
+    source: Path,
+    output: Path | None,
+    public: bool,
+    markdown: bool,
+    policy: Any,
+    show: str | None,
+    title: str | None,
+) -> dict[str, Any]:
+    from noshadow.report import write_report
+
+    found = _load(source, "audit")
+    verdict = None if policy is None else policy.judge(found)
+    ending = ".md" if markdown else "-public.html" if public else ".html"
+    path = output or source.with_name(source.stem + ending)
+    if markdown and path.suffix.lower() != ".md":
+        raise InputError(f"path: {str(path)!r} must end in .md, since --markdown was passed")
+    made = write_report(found, path, verdict=verdict, show=show, public=public, title=title, source=source.name)
+    said = (
+        [] if verdict is None else ["policy met" if verdict.met else "policy not met"] if public else [verdict.sentence]
+    )
+    policy_facts = {} if verdict is None else {"met": verdict.met} | ({} if public else {"over": verdict.over})
+    return {"report": str(made), "public": public, **policy_facts, "said": said}
+
+
+def _load(path: Path, argument: str) -> Audit:
+    """A saved audit; what is wrong with it is said of the argument that names it."""
+    from noshadow.audit import Audit
+
+    try:
+        return Audit.load(path)
+    except InputError as error:
+        raise type(error)(f"{argument}: {str(error).removeprefix('path: ')}") from None
+
+
+def _compare(before: Path, after: Path, output: Path) -> dict[str, Any]:
+    from noshadow.report import write_comparison
+
+    audits = [_load(path, "compare") for path in (before, after)]
+    found = write_comparison(*audits, output, (before.name, after.name))
+    numbers = {
+        name: getattr(found, name) for name in ("matched", "only_before", "only_after", "mean", "error", "up", "down")
+    }
+    exposed = (
+        None if found.exposed is None else dict(zip(("before", "after", "left", "entered"), found.exposed, strict=True))
+    )
+    moves = None if found.moves is None else found.moves.tolist()
+    said = [*(f"note: {line}" for line in found.concerns), found.sentence]
+    return {"report": str(output), **numbers, "exposed": exposed, "moves": moves, "said": said}

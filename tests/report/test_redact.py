@@ -1,0 +1,129 @@
+"""What gets past the redaction, and what never does."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from noshadow import InputError
+from noshadow.bands import band_counts
+from noshadow.gate import Policy
+from noshadow.report import html_of, in_notebook, write_report
+from noshadow.report.redact import PUBLIC_FACTS, redact
+from tests.report.made import made_audit
+
+CANARY = "CANARY-7f3a"
+
+
+def planted(n=400):
+    """An audit with a canary in every place that knows a record, and in groups and classes of a few."""
+    audit = made_audit(n, class_names={"0": "cat"}, command=CANARY, model=CANARY, somewhere=CANARY)
+    audit.metadata["provenance"] |= {"command": CANARY, "data_sha256": CANARY}
+    table = audit.table
+    table["id"] = [f"{CANARY}-id-{i}" for i in range(n)]
+    table["text"] = f"{CANARY}-text"
+    table["target"] = table["target"].astype(object)
+    table.loc[:4, "target"] = f"{CANARY}-class"
+    table.loc[5:12, "group_site"] = f"{CANARY}-group"
+    table["group_name"] = [f"{CANARY}-{i}" for i in range(n)]  # a group per record
+    return dataclasses.replace(audit, notes=(f"row 3: {CANARY}",))
+
+
+def test_a_canary_never_gets_into_anything_public(tmp_path):
+    audit = planted()
+    verdict = Policy(0.9, 3).judge(audit)
+    assert CANARY not in html_of(audit, public=True, verdict=verdict)
+    for name in ("p.html", "p.md"):
+        path = write_report(audit, tmp_path / name, public=True, verdict=verdict)
+        assert CANARY not in path.read_text(encoding="utf-8")
+    shown = redact(audit, public=True, verdict=verdict)
+    assert CANARY not in repr(shown)
+    assert (shown.top, shown.notes, shown.cloud, shown.strips, shown.agreement) == ((), (), None, (), None)
+    assert CANARY not in json.dumps(audit.summary())
+    assert CANARY in html_of(audit)  # the test could fail
+    assert CANARY in in_notebook(audit)
+
+
+def test_public_facts_say_nothing_of_records():
+    found = redact(planted(), public=True).facts
+    assert set(found) <= {*PUBLIC_FACTS, "provenance"}
+    assert set(found["provenance"]) == {"weights_sha256", "versions"}
+    assert found["date"] == "2026-01-02"
+
+
+def test_public_reports_show_no_records():
+    with pytest.raises(InputError, match=r"show: a public report shows no records"):
+        redact(made_audit(), public=True, show="id")
+
+
+def test_private_bands_are_all_counts_and_public_ones_none_below_ten():
+    audit = made_audit(3000)
+    counts = band_counts(audit.table["attack_accuracy"], audit.table["flagged"])
+    shown = redact(audit)
+    assert {part.name: part.count for part in shown.ranges} == {k: v for k, v in counts.items() if k != "not rated"}
+    assert shown.exposed == counts["high"] + counts["near certain"]
+    for n in (11, 40, 150, 600, 3000):
+        audit = made_audit(n)
+        audit.table.loc[:2, "attack_accuracy"] = np.nan
+        public = redact(audit, public=True)
+        assert sum(part.count for part in public.ranges) == n
+        assert all(part.count == 0 or part.count >= 10 for part in public.ranges)
+        if public.exposed is None:  # what the bands do not say, no table may say
+            assert not any(table.counted for table in public.breakdowns)
+
+
+def test_records_without_a_rate_are_counted_apart():
+    audit = made_audit(500)
+    audit.table.loc[:19, "attack_accuracy"] = np.nan
+    audit.table.loc[3, "flagged"] = True
+    shown = redact(audit)
+    assert {part.name: part.count for part in shown.ranges}["not rated"] == 19
+    assert shown.top[0].name == "record 3"
+    assert (shown.top[0].band, shown.top[0].flagged) == ("near certain", True)
+
+
+def test_the_most_exposed_come_first():
+    audit = made_audit(500)
+    shown = redact(audit, count=20)
+    wanted = audit.table.sort_values(["attack_accuracy", "exposure"], ascending=False)["id"].head(20)
+    assert [record.name for record in shown.top] == wanted.tolist()
+    audit = made_audit(500, rates=False)
+    shown = redact(audit, count=20)
+    assert [record.name for record in shown.top] == audit.top(20)["id"].tolist()
+    assert shown.ranges is None
+    assert shown.exposed == 25
+
+
+def test_tables_count_what_a_loop_counts():
+    audit = made_audit(2000, classes=3, class_names={"0": "cat", "1": "dog", "2": "cow"})
+    table = audit.table
+    by_class, by_site = redact(audit).breakdowns
+    for row in by_class.rows:
+        inside = table[table["target"] == ["cat", "dog", "cow"].index(row.name)]
+        exposed = int((inside["attack_accuracy"] >= 0.75).sum())
+        assert row.records == len(inside)
+        assert row.exposed in (exposed, None)
+        assert row.mean == pytest.approx(inside["attack_accuracy"].mean())
+    assert {row.name for row in by_site.rows} == {"north", "south"}
+    assert sum(row.records for row in by_site.rows) == 2000
+    shares = [row.share for row in by_class.rows if row.share is not None]
+    assert shares == sorted(shares, reverse=True)
+
+
+def test_values_have_no_classes():
+    audit = made_audit(200, head="squared", groups=False)
+    audit.table["target"] = np.linspace(0, 1, 200)
+    shown = redact(audit)
+    assert shown.breakdowns == ()
+    assert shown.strips == ()
+
+
+def test_a_column_that_is_not_there_is_refused():
+    with pytest.raises(InputError, match=r"show: the audit has no column 'tetx'; it has id, target"):
+        redact(made_audit(), show="tetx")
+    empty = made_audit()
+    with pytest.raises(InputError, match=r"audit: it has no records"):
+        redact(dataclasses.replace(empty, table=empty.table.head(0)))

@@ -26,12 +26,13 @@ models.
 Examples:
   noshadow demo
   noshadow score layer.npz -o scores.parquet
+  noshadow report scores.parquet
   noshadow attack study/
   noshadow bench --list
   noshadow theory --leverage 10 --error 2 --n 100 --p 10
 
-noshadow COMMAND --help says more, with examples. Every command has --json. Exit codes: 0 fine, 1 over policy, 2 usage,
-3 could not do it.
+Each command says more with --help, and gives JSON with --json. Exit codes: 0 fine, 1 over policy, 2 usage, 3 could not
+do it.
 """
 
 app = typer.Typer(

@@ -150,7 +150,7 @@ def test_advice_names_the_options_that_a_command_has():
     assert command.says("give ids=, unique") == "give ids in FILE, unique"  # what only a file can hold
     assert command.hint("raise memory=") == "raise --memory"
     told = command.hint("pass held_out=, records that were not trained on")
-    assert told == "pass held_out=, records that were not trained on (arguments of noshadow.audit in Python)"
+    assert told == "pass --held-out, records that were not trained on (options of noshadow audit)"
 
 
 def commands(group, before=()):

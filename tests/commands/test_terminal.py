@@ -73,8 +73,11 @@ def test_tables_are_not_cut(tmp_path):
         assert max(map(len, lines)) <= 60, name
         assert "…" not in text, name
     assert "no room for: " in shown["score"]
-    assert "held_out=" in " ".join(shown["score"].split())
-    assert "pass it as --trace" in " ".join(shown["score"].split())
+    hints = " ".join(shown["score"].split())
+    assert "pass it as --trace" in hints
+    assert "pass --held-out, records" in hints
+    assert "(options of noshadow audit)" in hints
+    assert "_out=" not in hints
     for said in ("success rate", "epsilon lower bound", "tpr at 0.01 % fpr"):
         assert said in shown["attack"]
 

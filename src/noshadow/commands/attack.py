@@ -52,7 +52,9 @@ def attack(
         typer.Option(exists=True, help="An .npy with the true targets, if the study was not given them."),
     ] = None,
     head: Annotated[str | None, typer.Option(help="squared, logistic or softmax. Default: the study's.")] = None,
-    partial: Annotated[bool, typer.Option(help="Attack the finished models of an unfinished study.")] = False,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Attack the finished models of an unfinished study.")
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="All records, .parquet or .csv. Default: noshadow-ATTACK.parquet."),
@@ -60,11 +62,11 @@ def attack(
     top: Annotated[int, typer.Option(min=1, help="How many of the most exposed records to print.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
 ) -> None:
-    """Attack the models of a shadow study; a row per record.
+    """Attack the models of a shadow study.
 
     STORE is the directory of a shadow.Study that has been run: each of its models is attacked with the others as
-    references. A record's success rate is how often the attack tells rightly whether the record was in the training
-    half, the mean of the models with it and of those without; 0.5 is guessing.
+    references. The result has a row per record. Its success rate is how often the attack tells rightly whether the
+    record was in the training half, the mean of the models with it and of those without; 0.5 is guessing.
 
     \b
     Examples:

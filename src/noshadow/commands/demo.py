@@ -29,7 +29,7 @@ def demo(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
 ) -> None:
-    """Train a small network, audit it, show who is exposed, check that.
+    """Train, audit, draw and check: the whole way.
 
     No download: the 1,797 handwritten digits come with scikit-learn. A network is trained on half of them, traced, and
     trained once more with another seed; the other half is held out. The audit predicts how often an attack would

@@ -23,7 +23,7 @@ from noshadow.progress import progress_bar
 from noshadow.shadow import ModelKey, Plan
 from noshadow.trace import Trace
 
-__all__ = ["RECIPE", "Demo", "Digits", "Trained", "load", "plan", "run_demo", "train"]
+__all__ = ["RECIPE", "Demo", "Digits", "Trained", "load", "plan", "run_demo", "train", "train_both"]
 
 # As such a network is usually trained. Steps are small enough that every run ends well: with ten times as large ones,
 # one run in twenty read 80 % of its own digits. How well an audit agrees with an attack was no reason for any of it.

@@ -25,7 +25,19 @@ from noshadow.errors import FileError
 from noshadow.progress import Progress
 from noshadow.shadow import ModelKey, Study
 
-__all__ = ["N_MODELS", "RECALLS", "SHIPPED", "Agreement", "Found", "Shadows", "agreement", "retrained", "shipped"]
+__all__ = [
+    "N_MODELS",
+    "RECALLS",
+    "SHIPPED",
+    "Agreement",
+    "Floats",
+    "Found",
+    "Shadows",
+    "agreement",
+    "retrained",
+    "shipped",
+    "write_shipped",
+]
 
 N_MODELS = 128
 SHIPPED = Path(__file__).with_name("digits_shadows.safetensors")

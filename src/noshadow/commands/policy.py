@@ -66,18 +66,24 @@ class Command:
         return _ARGUMENT.sub(self._as_option, text)
 
     def hint(self, text: str) -> str:
-        """Advice that was written for Python, in the words of the command; where it lacks an option, it says so."""
+        """Advice that was written for Python, in the words of the command; what it lacks ``noshadow audit`` has."""
         said = self.says(text)
-        return f"{said} (arguments of noshadow.audit in Python)" if _ARGUMENT.search(said) else said
+        elsewhere = _ARGUMENT.sub(lambda found: _option(*found.groups()), said)
+        return said if elsewhere == said else f"{elsewhere} (options of noshadow audit)"
 
     def _as_option(self, found: re.Match[str]) -> str:
-        argument, value = found.group(1), found.group(2).strip("'")
-        name = argument.replace("_", "-")
+        argument, value = found.groups()
         if argument in self._more or self._options.get(argument, "").startswith("--"):
-            return {"True": f"--{name}", "False": f"--no-{name}"}.get(value, f"--{name} {value}".rstrip())
+            return _option(argument, value)
         if argument in self._contents and not value:
             return self._contents[argument]
         return found.group(0)
+
+
+def _option(argument: str, value: str) -> str:
+    """``head='softmax'`` as ``--head softmax``."""
+    name, value = argument.replace("_", "-"), value.strip("'")
+    return {"True": f"--{name}", "False": f"--no-{name}"}.get(value, f"--{name} {value}".rstrip())
 
 
 @contextmanager

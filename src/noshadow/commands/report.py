@@ -51,16 +51,18 @@ def report(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
 ) -> None:
-    """Write the report of a saved audit: one HTML file to read, sign and file.
+    """Write the report of a saved audit.
 
-    Ends with 1 if the audit is over a policy that was given; the report is there all the same.
+    One HTML file to read, sign and file. Ends with 1 if the audit is over a policy that was given; the report is
+    there all the same.
 
     \b
-    Example: noshadow report audit.parquet
-             noshadow report audit.parquet --fail-above 0.9 --max-records 0 -o audit.html
-             noshadow report audit.parquet --public
-             noshadow report audit.parquet --markdown -o section.md
-             noshadow report --compare before.parquet after.parquet
+    Examples:
+      noshadow report audit.parquet
+      noshadow report audit.parquet --fail-above 0.9
+      noshadow report audit.parquet --public
+      noshadow report audit.parquet --markdown -o card.md
+      noshadow report --compare before.parquet after.parquet
     """
     with explained_errors(_OPTIONS) as command:
         if compare is not None:

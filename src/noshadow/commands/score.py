@@ -43,7 +43,10 @@ def score(
     ] = None,
     memory: Annotated[float | None, typer.Option(help="Working memory in GiB. Default: half of what is free.")] = None,
     full_step: Annotated[
-        bool, typer.Option(help="Score the heads that one more Newton step would give, with and without the record.")
+        bool,
+        typer.Option(
+            "--full-step", help="Score the heads that one more Newton step would give, with and without the record."
+        ),
     ] = False,
     trace: Annotated[
         Path | None,
@@ -60,7 +63,7 @@ def score(
     top: Annotated[int, typer.Option(min=1, help="How many of the most exposed records to print.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
 ) -> None:
-    """Score every training record from the arrays of a last layer.
+    """Score every training record of a last layer.
 
     FILE holds 'features' (n, p), the inputs of the last layer; 'outputs' (n, m), its logits or predictions;
     'targets', classes or values; and, if wanted, 'ids' (n,), 'head', 'ridge', 'sample_weight' (n,), 'class_weight',

@@ -27,12 +27,12 @@ def figures(
     n: Annotated[int | None, typer.Option("--n", help="Training records.")] = None,
     p: Annotated[int | None, typer.Option("--p", help="Parameters, the bias included.")] = None,
     sigma: Annotated[float, typer.Option(help="Noise σ of the other records.")] = 1.0,
-    exact: Annotated[bool, typer.Option(help="Average over V ~ χ² instead of V = n−p.")] = False,
+    exact: Annotated[bool, typer.Option("--exact", help="Average over V ~ χ² instead of V = n−p.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
 ) -> None:
-    """The exact laws of a linear model: how exposed is one point?
+    """How exposed is one point of a linear model?
 
-    Its leverage and its error alone decide that.
+    By the exact laws: its leverage and its error alone decide that.
 
     \b
     Examples:
@@ -68,7 +68,9 @@ def figure(
     p: Annotated[int, typer.Option("--p", help="Parameters.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
 ) -> None:
-    """Figure 1 of the paper: the gap as a map, and trade-off curves.
+    """Figure 1 of the paper: a map and curves.
+
+    The expected gap by leverage and error, and trade-off curves of some points.
 
     \b
     Examples:

@@ -102,7 +102,7 @@ def test_lazy_names_are_those_of_their_homes(module):
         _ = package.nothing
 
 
-@pytest.mark.parametrize("command", ["", "demo", "score", "attack", "bench", "theory", "theory figure"])
+@pytest.mark.parametrize("command", ["", "demo", "audit", "score", "attack", "bench", "theory", "theory figure"])
 def test_help_needs_no_numbers(command):
     code = f"import sys\nsys.argv = 'noshadow {command} --help'.split()\nfrom noshadow.cli import main\n"
     assert loaded_by(f"{code}try:\n    main()\nexcept SystemExit as end:\n    assert not end.code") <= {"typer", "rich"}

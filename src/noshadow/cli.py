@@ -1,4 +1,4 @@
-"""The command line: ``noshadow COMMAND``. Exit codes: 0 fine, 2 usage, 3 could not do it (``commands/policy.py``).
+"""The command line: ``noshadow COMMAND``. Exit codes: 0 fine, 1 over policy, 2 usage, 3 could not do it.
 
 What a command needs is imported when it runs, so that help is there at once and Ctrl-C is heard from the start.
 """
@@ -11,6 +11,7 @@ import typer
 
 from noshadow._version import __version__
 from noshadow.commands.attack import attack
+from noshadow.commands.audit import audit
 from noshadow.commands.bench import bench
 from noshadow.commands.demo import demo
 from noshadow.commands.report import report
@@ -44,6 +45,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: it wraps at any width and can be copied
 )
 app.command("demo")(demo)
+app.command("audit")(audit)
 app.command("score")(score)
 app.command("report")(report)
 app.command("attack")(attack)

@@ -31,9 +31,10 @@ def names_of(ids: Sequence[Any] | None, index: pd.Index[Any] | None, n: int) -> 
     missing = np.flatnonzero(names.isna()).tolist()
     if missing:
         raise InputError(f"ids: none in {name_rows(missing)} (counted from 0); every record needs a name")
-    repeated = names[names.duplicated()]
-    if len(repeated):
-        raise InputError(f"ids: {repeated[0]!r} names more than one record; names must be unique")
+    repeated = np.flatnonzero(names.duplicated(keep=False))
+    if len(repeated):  # the rows, as messages may end up in logs that are not to name anybody
+        alike = np.flatnonzero(names == names[repeated[0]]).tolist()
+        raise InputError(f"ids: the same name in {name_rows(alike)} (counted from 0); names must be unique")
     return names.to_numpy()
 
 

@@ -131,7 +131,7 @@ def test_output_that_cannot_be_written(length):
 def test_help_needs_no_torch_and_fits_80_columns():
     script = (
         "import sys\nfrom typer.testing import CliRunner\nfrom noshadow.cli import app\n"
-        "for name in ([], ['demo'], ['score'], ['attack'], ['bench'], ['theory'], ['theory', 'figure']):\n"
+        "for name in ([], ['demo'], ['audit'], ['score'], ['attack'], ['bench'], ['theory'], ['theory', 'figure']):\n"
         "    text = CliRunner().invoke(app, [*name, '--help'], env={'COLUMNS': '80', 'TERMINAL_WIDTH': '80'}).stdout\n"
         "    assert max(map(len, text.splitlines())) <= 80, text\n"
         "    assert 'xample' in text or not name, text\n"
@@ -166,7 +166,7 @@ def commands(group, before=()):
 def test_every_command_goes_through_the_policy():
     """All that a command does, but for naming things, is inside of ``explained_errors``."""
     found = commands(app)
-    assert {("demo",), ("score",), ("attack",), ("bench",), ("theory",), ("theory", "figure")} <= set(found)
+    assert {("demo",), ("audit",), ("score",), ("attack",), ("bench",), ("theory",), ("theory", "figure")} <= set(found)
     for words, function in found.items():
         (tree,) = ast.parse(inspect.getsource(inspect.unwrap(function))).body
         *before, last = tree.body

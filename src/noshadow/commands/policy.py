@@ -23,9 +23,9 @@ import typer
 
 from noshadow.errors import FileError, InputError, NoshadowWarning
 
-__all__ = ["COULD_NOT", "MOST_REASONS", "USAGE", "Command", "explained_errors"]
+__all__ = ["COULD_NOT", "MOST_REASONS", "OVER_POLICY", "USAGE", "Command", "explained_errors"]
 
-USAGE, COULD_NOT = 2, 3
+OVER_POLICY, USAGE, COULD_NOT = 1, 2, 3
 MOST_REASONS = 3
 _ARGUMENT = re.compile(r"\b([a-z_]+)=('[^']*'|[\w.]+|(?=[\s,;)]|$))")  # of Python: head='softmax', ridge=
 

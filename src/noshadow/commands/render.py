@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from noshadow.bench.result import Result
     from noshadow.commands.policy import Command
     from noshadow.evaluate import Summary
+    from noshadow.gate import Verdict
 
 __all__ = [
     "audit_table",
@@ -26,6 +27,7 @@ __all__ = [
     "print_problem",
     "show_attack",
     "show_audit",
+    "show_findings",
     "show_point",
     "show_result",
     "show_settings",
@@ -66,6 +68,44 @@ def show_audit(audit: Audit, count: int, as_json: bool, saved: str | None, comma
     console.print(audit_table(audit, count))
     if saved:
         console.print(f"All {len(audit.table):,} records: {saved}", markup=False, highlight=False, soft_wrap=True)
+
+
+def show_findings(
+    audit: Audit, verdict: Verdict | None, command: Command, words: str, saved: Mapping[str, str], top: int
+) -> None:
+    """What ``noshadow audit`` found: the bands, the policy, what to know; records only where so many were asked for."""
+    from rich.console import Console
+
+    from noshadow.bands import BANDS, NOT_RATED, band_counts
+
+    console = Console(highlight=False)
+    facts, table = audit.metadata, audit.table
+
+    def say(text: str, style: str | None = None) -> None:
+        console.print(text, style=style, markup=False)
+
+    say(f"{facts['model']}: {facts['records']:,} records, {facts['head']} head ({words})", "bold")
+    rated = "attack_accuracy" in table
+    if rated or bool(table["flagged"].any()):
+        counts = band_counts(table["attack_accuracy"] if rated else None, table["flagged"])
+        say("Predicted success of an attack on each record:")
+        for band in BANDS:
+            share = counts[band.name] / max(1, len(table))
+            say(f"  {band.name:<14} {band.low:.2f} to {band.high:.2f} {counts[band.name]:>9,} {share:>7.1%}")
+        if counts[NOT_RATED]:
+            say(f"  {NOT_RATED:<27} {counts[NOT_RATED]:>9,}")
+    if not rated:
+        say("No success rates are predicted; the hints below say what they take.")
+    if verdict is not None:
+        say(f"Policy: {verdict.sentence}", "green" if verdict.met else "red")
+    if top:
+        console.print(audit_table(replace(audit, notes=(), metadata={**facts, "advice": []}), top))
+    for note in command.notes:
+        say(f"note: {note}", "yellow")
+    for hint in facts.get("advice", ()):
+        say(f"hint: {command.hint(hint)}", "dim")
+    for name, place in saved.items():
+        console.print(f"{name}: {place}", markup=False, soft_wrap=True)
 
 
 def audit_table(audit: Audit, count: int = 10) -> Group:

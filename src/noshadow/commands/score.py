@@ -1,30 +1,30 @@
-"""``noshadow score FILE.npz``: scores from arrays on disk."""
+"""``noshadow score FILE``: scores from arrays on disk."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from noshadow.commands.inputs import OPTIONAL, REQUIRED, read_arrays, read_trace
 from noshadow.commands.policy import explained_errors
 from noshadow.commands.render import show_audit
-from noshadow.errors import FileError
 
 __all__ = ["score"]
 
-_REQUIRED = ("features", "outputs", "targets")
-_WEIGHTS = ("sample_weight", "class_weight", "coefficients")
-_OPTIONAL = ("ids", "head", "ridge", "trace", "label_smoothing", *_WEIGHTS)
 _FLAGS = ("bias", "penalize_bias", "full_step", "curvature", "refine", "memory")
 _OPTIONS = {name: f"--{name.replace('_', '-')}" for name in (*_FLAGS, "output", "top")}
-_CONTENTS = {"file": "FILE", **{name: f"{name} in FILE" for name in (*_REQUIRED, *_OPTIONAL)}}
+_CONTENTS = {"file": "FILE", "records": "FILE", "groups": "group in FILE"}
+_CONTENTS |= {name: f"{name} in FILE" for name in (*REQUIRED, *OPTIONAL)}
 
 
 def score(
     file: Annotated[
         Path,
-        typer.Argument(metavar="FILE", exists=True, help="An .npz with arrays 'features', 'outputs' and 'targets'."),
+        typer.Argument(
+            metavar="FILE", exists=True, help="An .npz or .parquet with 'features', 'outputs' and 'targets'."
+        ),
     ],
     head: Annotated[
         str | None, typer.Option(help="squared, logistic or softmax. Default: 'head' in the file, else softmax.")
@@ -87,35 +87,16 @@ def score(
     with explained_errors({**_OPTIONS, **given}, _CONTENTS, more=tuple(options)) as command:
         from noshadow.audit import audit
         from noshadow.files import check_output
-        from noshadow.layer import LastLayer
-        from noshadow.npz import read_npy, read_npz
         from noshadow.tables import TABLES
-        from noshadow.trace import Trace
 
         if output is not None:
             check_output(output, TABLES)
-        arrays = read_npz(file, _REQUIRED, _OPTIONAL)
-        layer = LastLayer(
-            arrays["features"],
-            arrays["outputs"],
-            arrays["targets"],
-            head=head if head is not None else str(_one(arrays, "head", "softmax")),
-            ridge=ridge if ridge is not None else float(_one(arrays, "ridge", 0.0)),
-            bias=bias,
-            penalize_bias=penalize_bias,
-            label_smoothing=float(_one(arrays, "label_smoothing", 0.0)),
-            **{name: arrays.get(name) for name in _WEIGHTS},
-        )
-        ids: Any = arrays.get("ids")
-        if ids is not None and ids.ndim != 1:
-            raise FileError(f"ids: expected shape (n,), a name per record, got {ids.shape}")
-        remembered: Any = arrays.get("trace")
-        if trace is not None:
-            remembered = read_npy(trace, "trace") if trace.suffix == ".npy" else Trace.load(trace)
+        found = read_arrays(file, head, ridge, bias, penalize_bias)
         result = audit(
-            layer,
-            ids=ids,
-            trace=remembered,
+            found.layer,
+            ids=found.ids,
+            groups=found.groups,
+            trace=found.trace if trace is None else read_trace(trace),
             curvature=curvature,
             refine=refine,
             memory=memory,
@@ -123,14 +104,3 @@ def score(
         )
         saved = str(result.save(output)) if output else None
         show_audit(result, top, as_json, saved, command)
-
-
-def _one(arrays: dict[str, Any], name: str, default: str | float) -> Any:
-    """The one value of an array that holds a word or a number, as the default is."""
-    if name not in arrays:
-        return default
-    value = arrays[name]
-    if value.size != 1 or value.dtype.kind not in ("US" if isinstance(default, str) else "fiu"):
-        expected = "word" if isinstance(default, str) else "number"
-        raise FileError(f"{name}: expected one {expected}, got {value.dtype} of shape {value.shape}")
-    return value.item()

@@ -204,7 +204,7 @@ def tensors_header(path: Path) -> Header:
         }
     except OSError as error:
         raise FileError(f"records: {path} cannot be read ({error.strerror})") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200]
         raise FileError(f"records: {path} is not a safetensors file ({reason})") from None
     end = 0

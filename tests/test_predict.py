@@ -10,7 +10,8 @@ from sklearn.linear_model import LogisticRegression
 
 import noshadow
 from noshadow import InputError, LastLayer, Trace, attacks, score
-from noshadow.predict import Calibration, gaussian_accuracy, gaussian_tpr, match_shift, rates_of_law
+from noshadow.attacks.gaussians import best_accuracy, best_tpr
+from noshadow.predict import FPR, Calibration, match_shift, rates_of_law
 
 CASES = [(0.0, 1.0, 1.0), (1.3, 1.0, 1.0), (0.7, 0.4, 1.1), (2.0, 1.5, 0.6), (0.0, 0.3, 1.0), (9.0, 0.2, 3.0)]
 
@@ -21,7 +22,7 @@ def test_accuracy_is_that_of_the_larger_density(shift, inside, outside):
     p, q = stats.norm(shift, inside), stats.norm(0.0, outside)
     grid = np.linspace(-40.0, 40.0, 2_000_001)
     expected = 0.5 * integrate.trapezoid(np.maximum(p.pdf(grid), q.pdf(grid)), grid)
-    assert gaussian_accuracy(shift, inside, outside) == pytest.approx(expected, abs=1e-8)
+    assert best_accuracy(shift, inside, outside) == pytest.approx(expected, abs=1e-8)
 
 
 @pytest.mark.parametrize(("shift", "inside", "outside"), CASES)
@@ -33,7 +34,7 @@ def test_tpr_is_that_of_the_likelihood_ratio(shift, inside, outside):
     step = grid[1] - grid[0]
     false, true = np.cumsum(q.pdf(grid[order])) * step, np.cumsum(p.pdf(grid[order])) * step
     expected = np.interp(0.01, false, true)
-    assert float(gaussian_tpr(shift, inside, outside)) == pytest.approx(expected, abs=2e-3)
+    assert float(best_tpr(shift, inside, outside, FPR)) == pytest.approx(expected, abs=2e-3)
 
 
 def test_the_law_of_squared_error_against_draws():
@@ -51,8 +52,26 @@ def test_the_law_of_squared_error_against_draws():
         assert found.tpr[i] == pytest.approx(np.mean(np.abs(inside) < level), abs=4e-3)
 
 
+def converged_softmax(x, y, ridge, classes=3):
+    """θ (p, classes) of Σ cross-entropy + Λ/2‖θ‖², by Newton's method."""
+    theta = np.zeros((x.shape[1], classes))
+    for _ in range(30):
+        z = x @ theta
+        p = np.exp(z - z.max(1, keepdims=True))
+        p /= p.sum(1, keepdims=True)
+        gradient = x.T @ (p - np.eye(classes)[y]) + ridge * theta
+        curvature = p[:, :, None] * np.eye(classes) - p[:, :, None] * p[:, None, :]
+        hessian = np.einsum("ni,nj,nab->iajb", x, x, curvature, optimize=True).reshape(theta.size, theta.size)
+        theta -= np.linalg.solve(hessian + ridge * np.eye(theta.size), gradient.ravel()).reshape(theta.shape)
+        if np.abs(gradient).max() < 1e-9:
+            break
+    return theta
+
+
 def converged_fit(head, x, y, ridge):
     """θ of Σ loss + Λ/2‖θ‖², by Newton's method."""
+    if head == "softmax":
+        return converged_softmax(x, y, ridge)
     theta = np.zeros(x.shape[1])
     for _ in range(60):
         if head == "squared":
@@ -64,21 +83,19 @@ def converged_fit(head, x, y, ridge):
     return theta
 
 
-@pytest.mark.parametrize("head", ["logistic", "squared"])
+@pytest.mark.parametrize("head", ["logistic", "softmax", "squared"])
 def test_rates_of_a_converged_head_are_those_of_an_attack_with_many_refits(head):
     """LiRA with 800 models on halves of the pool; predicted from single models, deciles within 0.02."""
     generator = np.random.default_rng(0)
     n, p, models = 300, 5, 800
     x = np.column_stack([generator.standard_t(5, size=(n, p)), np.ones(n)])
-    z = x @ generator.normal(size=p + 1)
-    noise = generator.standard_t(4, size=n)
-    y = z + noise if head == "squared" else (generator.random(n) < 1 / (1 + np.exp(-z))).astype(float)
+    y, m = records_of(head, x, generator)
     inside = np.zeros((models, n), bool)
-    outputs = np.empty((models, n))
+    outputs = np.empty((models, n, m))
     for k in range(models):
         inside[k, generator.permutation(n)[: n // 2]] = True
-        outputs[k] = x @ converged_fit(head, x[inside[k]], y[inside[k]], 1.0)
-    phi = attacks.signal(outputs[:, :, None], y if head == "squared" else y.astype(int), head)
+        outputs[k] = (x @ converged_fit(head, x[inside[k]], y[inside[k]], 1.0)).reshape(n, m)
+    phi = attacks.signal(outputs, y, head)
     truth = attacks.lira(phi, inside, members="lower" if head == "squared" else "higher").success_rate
     errors = []
     for k in range(4):
@@ -89,6 +106,17 @@ def test_rates_of_a_converged_head_are_those_of_an_attack_with_many_refits(head)
         errors.append(np.mean([abs(found[part].mean() - truth[m][part].mean()) for part in parts]))
         assert np.corrcoef(found, truth[m])[0, 1] > 0.7
     assert np.mean(errors) < 0.02
+
+
+def records_of(head, x, generator):
+    """Targets drawn from a linear model of that head, and its number of outputs."""
+    m = 3 if head == "softmax" else 1
+    z = x @ generator.normal(size=(x.shape[1], m))
+    if head == "squared":
+        return z[:, 0] + generator.standard_t(4, size=len(x)), m
+    if head == "logistic":
+        return (generator.random(len(x)) < 1 / (1 + np.exp(-z[:, 0]))).astype(int), m
+    return (z + generator.gumbel(size=z.shape)).argmax(1), m
 
 
 def test_signal_shift_of_squared_error_is_that_of_refits():
@@ -143,6 +171,15 @@ def test_exposure_is_the_newton_score_of_the_run_at_its_mean_loss(run):
     final = score(layer, ["newton", "exposure"])
     np.testing.assert_array_equal(found["newton"], final["newton"])
     np.testing.assert_array_equal(final["exposure"], final["newton"])  # without a trace
+
+
+def test_losses_alone_are_enough_for_the_exposure_of_squared_error():
+    generator = np.random.default_rng(3)
+    x, y = generator.normal(size=(40, 3)), generator.normal(size=40)
+    layer = LastLayer(x, x @ generator.normal(size=3), y, head="squared")
+    losses = generator.exponential(size=(6, 40))
+    found = score(layer, ["leverage", "exposure"], losses)
+    np.testing.assert_allclose(found["exposure"], 2 * losses.mean(0) * found["leverage"] / (1 - found["leverage"]))
 
 
 def test_exposure_of_squared_error_takes_the_mean_square(run):

@@ -48,6 +48,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import optimize, special
 
+from noshadow.attacks.gaussians import best_accuracy, best_tpr
 from noshadow.errors import InputError
 from noshadow.heads import Head, make_head
 from noshadow.heads.targets import check_targets
@@ -65,8 +66,6 @@ __all__ = [
     "Source",
     "calibrate",
     "converged_rates",
-    "gaussian_accuracy",
-    "gaussian_tpr",
     "match_shift",
     "plain_loss",
     "rates_of_law",
@@ -85,7 +84,6 @@ STEEPEST = 3.0
 """The largest β."""
 _SAMPLE = 20_000  # records on which c and γ are found: more would not change their digits
 _LEVELS = 400  # quantiles that are compared
-_SAME = 1e-6  # spreads that differ by less than this share are one
 
 Floats = NDArray[np.float64]
 Source = Literal["rerun", "gap", "stated", "converged"]
@@ -147,7 +145,7 @@ class Calibration:
         outside = np.full_like(shift, self.spread_out * self.resampled)
         inside = outside * (1.0 + shift) ** -self.contraction
         power = shift / np.sqrt((inside**2 + outside**2) / 2.0)
-        return Rates(power, gaussian_accuracy(shift, inside, outside), gaussian_tpr(shift, inside, outside))
+        return Rates(power, best_accuracy(shift, inside, outside), best_tpr(shift, inside, outside, FPR))
 
 
 def statistic(head: Head, outputs: Any, targets: Any, name: str = "outputs") -> Floats:
@@ -222,57 +220,6 @@ def rms_difference(first: Floats, second: Floats) -> float:
             "same records with another seed, or leave it out where training has no seed"
         )
     return found
-
-
-def gaussian_accuracy(shift: Any, inside: Any, outside: Any) -> Floats:
-    """Success rate of the optimal test between N(0, outside²) and N(shift, inside²), both as likely: ½ … 1.
-
-    ½ + ½ TV: the densities cross where a quadratic vanishes, at one point for equal widths.
-    """
-    mu, s, t = _in_units(shift, inside, outside)
-    alike = np.abs(s - t) <= _SAME * t
-    equal = special.ndtr(np.abs(mu) / (s + t))
-    middle, half = _crossing(mu, np.where(alike, 0.5 * t, s), t, 0.0)
-    gain = np.abs(_between(middle, half, mu, s) - _between(middle, half, 0.0, t))
-    return np.where(alike, equal, np.clip(0.5 + 0.5 * gain, 0.5, 1.0))
-
-
-def gaussian_tpr(shift: Any, inside: Any, outside: Any, fpr: float = FPR) -> Floats:
-    """True-positive rate of the most powerful test between the two at a false-positive rate."""
-    mu, s, t = _in_units(shift, inside, outside)
-    alike = np.abs(s - t) <= _SAME * t
-    threshold = special.ndtr(special.ndtri(fpr) + np.abs(mu) / t)
-    other = np.where(alike, 0.5 * t, s)
-    centre = mu * t**2 / (t**2 - other**2)  # the ratio of the densities depends on the distance from here alone
-    narrow = other < t
-    low, high = np.zeros_like(mu), np.abs(centre) + 40.0 * (t + other)
-    for _ in range(100):
-        half = 0.5 * (low + high)
-        taken = _between(centre, half, 0.0, t)
-        too_many = np.where(narrow, taken, 1.0 - taken) > fpr
-        shrink = too_many == narrow
-        low, high = np.where(shrink, low, half), np.where(shrink, half, high)
-    found = _between(centre, 0.5 * (low + high), mu, s)
-    return np.where(alike, threshold, np.clip(np.where(narrow, found, 1.0 - found), 0.0, 1.0))
-
-
-def _in_units(shift: Any, inside: Any, outside: Any) -> tuple[Floats, Floats, Floats]:
-    """The three in units of the last, so that squares neither overflow nor vanish."""
-    mu, s, t = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (shift, inside, outside)))
-    return np.minimum(mu / t, 1e6), np.clip(s / t, 1e-6, 1e6), np.ones_like(t)
-
-
-def _crossing(mu: Floats, s: Floats, t: Floats, log_ratio: float) -> tuple[Floats, Floats]:
-    """Middle and half-width of the interval at whose ends log N(x; mu, s²)/N(x; 0, t²) has that value; s ≠ t."""
-    curve = 1.0 / s**2 - 1.0 / t**2
-    middle = mu / s**2 / curve
-    inside = middle**2 - (mu**2 / s**2 + 2.0 * (np.log(s / t) + log_ratio)) / curve
-    return middle, np.sqrt(np.maximum(inside, 0.0))
-
-
-def _between(middle: Floats, half: Floats, mu: Any, s: Any) -> Floats:
-    """P(|x − middle| < half) for x ~ N(mu, s²)."""
-    return np.asarray(special.ndtr((middle + half - mu) / s) - special.ndtr((middle - half - mu) / s))
 
 
 def match_shift(exposure: Floats, members: Floats, held_out: Floats) -> tuple[float, float]:
@@ -409,7 +356,7 @@ def converged_rates(head: Head, influence_sum: float, known: Mapping[str, Floats
     outside = np.where(outside > 0, outside, 1.0)  # a record that nothing moves is not moved by its own absence either
     inside = room * outside
     power = shift / np.sqrt((inside**2 + outside**2) / 2.0)
-    rates = Rates(power, gaussian_accuracy(shift, inside, outside), gaussian_tpr(shift, inside, outside))
+    rates = Rates(power, best_accuracy(shift, inside, outside), best_tpr(shift, inside, outside, FPR))
     return Calibration(float(inside.mean()), float(outside.mean()), source="converged"), rates
 
 

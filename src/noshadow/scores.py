@@ -199,14 +199,17 @@ def signal_variance(known: Known) -> Tensor:
 
 def exposure(known: Known) -> Tensor:
     """E = NS · ℓ̄/ℓ(z̄): the Newton score of the run, at z̄, in proportion to the mean loss ℓ̄ over the epochs.
-    For squared error 2 h/(1 − h) times the mean squared error over the epochs. Without losses of the run, NS at z̄;
-    without a trace, the Newton score. To first order it is d′² of the strongest attack. The one to rank by."""
-    if not known.of_run or known.trace is None or known.trace.losses is None:
+    For squared error 2 h/(1 − h) times the mean squared error over the epochs, which losses alone give too. Without
+    losses of the run, NS at z̄; without a trace, the Newton score. To first order it is d′² of the strongest attack.
+    The one to rank by."""
+    if known.trace is None or known.trace.losses is None:
         return newton(known)
     average = known.trace.losses.mean(known.records.rows).to(known.records.outputs)
     if not known.records.head.classifies:  # also where the mean error happens to be 0
         h = known.leverages.leverage
         return 2.0 * average * h / (1.0 - h).clamp(min=LEVERAGE_FLOOR)
+    if not known.of_run:
+        return newton(known)
     gap, at_mean = newton(known), loss(known)
     # ℓ is convex, so that ℓ̄ ≥ ℓ(z̄) but for rounding; where no loss is left at z̄ there is no gradient either
     return gap * torch.where(at_mean > 0, average / at_mean.clamp(min=_TINY), 1.0).clamp(min=1.0)

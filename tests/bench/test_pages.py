@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from noshadow.bench.pages import beside_paper, fill_readme, markdown, one_setting, overview, write_pages
+from noshadow.bench.pages import beside_paper, draw_setting, fill_readme, markdown, one_setting, overview, write_pages
 from noshadow.bench.pages.beside_paper import Pair, pairs, reasons
 from noshadow.bench.pages.section import figures_of, page_text
 from noshadow.bench.pages.write import END, START, setting_page
-from noshadow.bench.result import HEADLINE, NETWORK, load_results, save_result
+from noshadow.bench.result import HEADLINE, NETWORK, BudgetFound, RatesFound, load_results, save_result
 from noshadow.cli import app
 from noshadow.errors import InputError
 from noshadow.evaluate import Summary
@@ -61,7 +61,7 @@ def test_the_docs_are_those_that_the_results_make(tmp_path):
     made = [Path(name) for name in json.loads(outcome.stdout)["written"]]
     assert readme.read_text(encoding="utf-8") == text
     pages = [path for path in made if path.suffix == ".md" and path != readme]
-    assert len(pages) == 9
+    assert len(pages) == 10
     for path in pages:
         committed = DOCS / path.relative_to(tmp_path / "docs")
         assert committed.read_text(encoding="utf-8") == path.read_text(encoding="utf-8"), "run: make pages"
@@ -205,6 +205,29 @@ def test_a_result_of_everything_has_all_sections(energy):
     assert "of 1 target," in text
     assert "\n\n\n" not in text
     assert "98.8 / 50.0" in overview_text([result])
+
+
+def test_what_the_run_adds_is_told_with_its_interval(tmp_path):
+    result = with_row(toy_result(), "exposure", score_result((0.5, 0.75)))
+    result = with_row(result, "exposure, rerun", score_result((0.5, 1.0)))
+    rates = RatesFound((0.5, 0.9), (0.55, 0.8), Summary(np.array([0.07, 0.08])), "rerun", (0.1, 2.0), (0.3, 1.5))
+    budget = BudgetFound((0, 2, 4), (0.5, 0.6, 0.7), (None, None, 0.25), (0.0, 0.01, 0.02), 12, 0.45)
+    text = setting_page(replace(result, rates=rates, budget=budget))
+    for part in ("| `exposure` | 2 | 62.5 | +12.5 (+0.0 … +25.0) |", "`exposure, rerun` | 2 | 75.0 | +25.0"):
+        assert part in text
+    for part in (
+        "| 4 | 70.0 ± 2.0 | 25.0 |",
+        "| 0 | 50.0 ± 0.0 | – |",
+        "12 other shadow models",
+        "| 2 | 2.00 | 1.50 |",
+        "0.075",
+    ):
+        assert part in text
+    assert "+12.5 (+0.0 … +25.0) | 75.0 | – | 50.0 | – | – |" in overview_text([result])
+    made = draw_setting(replace(result, budget=budget), tmp_path)
+    assert tmp_path / "toy-net-budget.svg" in made
+    with pytest.raises(InputError, match="2 numbers for 3"):
+        replace(budget, alone=(None, 0.25))
 
 
 def test_durations_and_figures():

@@ -97,6 +97,12 @@ def test_a_setting_runs_and_is_measured_whole(place, name):
             assert len(reached["curve"]) == len(CURVE)
             assert reached["curve"][-1] == 1.0  # keeping all finds all
     assert result["attacks"]["shokri"]["oracle"] is None
+    budget = result["budget"]
+    assert budget["models"] == [0, 2, 4, 8]
+    assert budget["reference"] == scale.shadows - 8
+    assert budget["alone"][:2] == [None, None]
+    assert (budget["rerun"] is not None) == trained
+    assert all(0.0 <= value <= 1.0 for value in (*budget["together"], *budget["alone"][2:]))
     folder = place / "store" / "results"
     saved = load_result(folder / f"{name}.json")
     assert to_json(saved) == result
@@ -221,6 +227,20 @@ def test_a_changed_network_is_another_study_and_other_wording_is_not(place, monk
     assert found() == before
     monkeypatch.setattr(architectures.ChannelsLast, "forward", lambda self, x: self.body(-x))
     assert found() != before
+
+
+def test_a_scale_may_have_another_network(place):
+    setting = all_settings()["cifar100-resnet20"]
+    scale = setting.scales["smoke"]
+    source = DataSource(place / "data", place / "cache")
+    pool = make_pool(setting, scale, source, 0)
+    whole, shrunk = (
+        make_trainer(setting, replace(scale, model=model), pool, source, recording=False)
+        for model in ({}, {"shrink": 2})
+    )
+    first = [next(iter(trainer.model().body)) for trainer in (whole, shrunk)]
+    assert [type(layer).__name__ for layer in first] == ["Conv2d", "AvgPool2d"]
+    assert whole.fingerprint() != shrunk.fingerprint()
 
 
 def test_closed_form_ridge_is_scikit_learns():

@@ -178,6 +178,16 @@ def test_bootstrap_over_targets():
     pairs = [evaluate.over_targets(evaluate.spearman, s, truth, members).mean for s in (good, bad)]
     assert found.difference == pytest.approx(pairs[0] - pairs[1])
     assert found.low > 0
+    values = [evaluate.over_targets(evaluate.spearman, s, truth, members).values for s in (good, bad)]
+    assert evaluate.paired_difference(*values, draws=200) == found  # the same resamples of the same differences
+
+
+def test_the_interval_of_a_paired_difference_is_that_of_every_resample():
+    first, second = np.array([0.5, 0.9, 0.4]), np.array([0.3, 0.2, 0.5])
+    every = np.array([np.mean(trio) for trio in itertools.product(first - second, repeat=3)])
+    found = evaluate.paired_difference(first, second, confidence=0.5, draws=40_000)
+    assert found.difference == pytest.approx((0.2 + 0.7 - 0.1) / 3)
+    assert (found.low, found.high) == pytest.approx(np.quantile(every, [0.25, 0.75], method="inverted_cdf"), abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -199,6 +209,8 @@ def test_bootstrap_over_targets():
         (lambda: evaluate.over_targets(evaluate.recall, [[1, 2]], [1], [[1, 1]]), "truth: expected shape"),
         (lambda: evaluate.over_targets(evaluate.recall, [[1, 2]], [1, 2], [[0, 0]]), "target 0 has none"),
         (lambda: evaluate.paired_bootstrap(evaluate.recall, [1], [1], [1], unit="models"), "unit: 'models'"),
+        (lambda: evaluate.paired_difference([0.5], [0.25]), "first, second: expected the values of two targets"),
+        (lambda: evaluate.paired_difference([0.5, 1.0], [0.25, 0.5], draws=0), "draws, confidence"),
         (
             lambda: evaluate.paired_bootstrap(evaluate.recall, [1], [1], [1], unit="targets"),
             "needs two targets",

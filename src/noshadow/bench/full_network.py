@@ -72,7 +72,7 @@ def _compute(
 ) -> Kept:
     assert setting.model is not None  # settings without a network do not ask for this
     arrays = models.targets.store.read(models.targets.keys[number])
-    module = restore(setting.model(models.pool, source)(), arrays["weights"])
+    module = restore(setting.model(models.pool, source, **scale.model)(), arrays["weights"])
     inside = arrays["membership"]
     start = time.process_time()
     found = network_influence(

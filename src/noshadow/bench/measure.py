@@ -23,9 +23,11 @@ from noshadow.attacks.registry import ATTACKS, Options, run_attack
 from noshadow.bench.cache import keep, kept
 from noshadow.bench.result import (
     CURVE,
+    HEADLINE,
     RECALLS,
     SPEARMAN,
     AttackFindings,
+    BudgetFound,
     Ceiling,
     RatesFound,
     RecallCurve,
@@ -51,6 +53,7 @@ __all__ = [
     "Floats",
     "Scored",
     "Truth",
+    "budget_found",
     "compare",
     "find_truths",
     "fit_of_targets",
@@ -63,6 +66,10 @@ __all__ = [
 
 
 Floats = NDArray[np.float64]
+
+_DEAR, _FEW_TARGETS = 5_000, 4  # with more parameters in the head, other traces are scored for the first targets only
+_BUDGET = (0, 2, 4, 8, 16, 32, 64)
+_DRAWS = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +92,8 @@ class Truth:
 class Scored:
     """Scores of each target's members: arrays (T, N) by name, NaN for non-members, and the core-seconds per target.
 
-    source  what the predicted rates rest on; None where there are none
+    source    what the predicted rates rest on; None where there are none
+    exposure  core-seconds of the exposure alone; None where it was not computed alone
     """
 
     scores: dict[str, Floats]
@@ -93,6 +101,7 @@ class Scored:
     seconds: float
     stationarity: float
     source: str | None = None
+    exposure: float | None = None
 
 
 def metrics() -> dict[str, tuple[Metric, dict[str, Any]]]:
@@ -198,7 +207,7 @@ def score_targets(setting: Setting, scale: Scale, models: TrainedModels, progres
     """Every score of the registry that applies, of the members of each target."""
     members = models.targets.membership
     columns: dict[str, Floats] = {}
-    seconds, stationarity = [], []
+    seconds, stationarity, alone = [], [], []
     source: str | None = None
     with progress_bar("scoring targets", len(members), progress) as advance:
         for number in range(len(members)):
@@ -212,8 +221,12 @@ def score_targets(setting: Setting, scale: Scale, models: TrainedModels, progres
             stationarity.append(found.stationarity)
             if found.calibration is not None:
                 source = found.calibration.source
-            for other, remembered in _other_traces(models, number).items():
+            dear = layer.n_features * layer.n_outputs > _DEAR
+            others = {} if dear and number >= _FEW_TARGETS else _other_traces(models, number)
+            for other, remembered in others.items():
+                start = time.process_time()
                 of_run = score_with_diagnostics(layer, ["exposure"], remembered, progress=False)[0]
+                alone.append(time.process_time() - start)
                 frame[f"exposure, {other}"] = of_run["exposure"]
             for name in frame.columns:
                 column = columns.setdefault(name, np.full(members.shape, np.nan))
@@ -221,7 +234,8 @@ def score_targets(setting: Setting, scale: Scale, models: TrainedModels, progres
             advance()
     known = [value for value in stationarity if value is not None]
     mean = float(np.mean(known)) if known else float("nan")
-    return Scored(columns, members, float(np.median(seconds)), mean, source)
+    own = float(np.median(alone)) if alone else None
+    return Scored(columns, members, float(np.median(seconds)), mean, source, own)
 
 
 def _calibrating(setting: Setting, models: TrainedModels, number: int) -> dict[str, Any]:
@@ -259,7 +273,55 @@ def rates_found(scored: Scored, truth: Truth) -> RatesFound | None:
     predictions, measured = (np.concatenate(side) for side in zip(*pairs, strict=True))
     whole = evaluate.reliability(predictions, measured)
     error = Summary(np.array([evaluate.reliability(*pair).error for pair in pairs]))
-    return RatesFound(whole.predicted, whole.measured, error, scored.source)
+    power = np.concatenate([scored.scores["attack_power"][t, m] for t, m in enumerate(scored.members)])
+    distance = np.concatenate([truth.tiebreak[m] for m in scored.members])
+    tenths = np.array_split(np.argsort(power, kind="stable"), len(whole.predicted))
+    medians = [tuple(float(np.median(side[rows])) for rows in tenths) for side in (power, distance)]
+    return RatesFound(whole.predicted, whole.measured, error, scored.source, *medians)
+
+
+def budget_found(
+    setting: Setting, models: TrainedModels, scored: Scored, progress: bool | None = None
+) -> BudgetFound | None:
+    """What a few shadow models find, alone and with the exposure as their prior; of the first targets.
+
+    At most half of the shadow models are the few: the others are the truth.
+    """
+    outputs, inside, targets = models.shadows.outputs, models.shadows.membership, models.pool.targets
+    counts = [count for count in _BUDGET if count <= len(inside) // 2]
+    if len(counts) < 3 or "exposure" not in scored.scores:
+        return None
+    head = get_head(setting.head)
+    direction = next(iter(head.signals.values())).members
+    signal = attacks.signal(outputs, targets, setting.head)
+    members = scored.members[:_FEW_TARGETS]
+    top, kept_share = RECALLS[HEADLINE]
+    how: dict[str, Any] = {"draws": _DRAWS, "top": top, "keep": kept_share, "progress": progress}
+
+    def attack(phi: Floats, member: NDArray[np.bool_]) -> attacks.AttackResult:
+        return attacks.lira(phi, member, members=direction, constant="tie", progress=False)
+
+    def together(phi: Floats, member: NDArray[np.bool_], predicted: Floats) -> attacks.Posterior:
+        return attacks.with_prior(phi, member, predicted, members=direction)
+
+    def found(score: str, numbers: Sequence[int]) -> evaluate.Budget:
+        predicted = scored.scores[score][: len(members)]
+        return evaluate.budget(attack, together, signal, inside, predicted, members, models=numbers, **how)
+
+    curve = found("exposure", counts)
+    of_draws = curve.together.mean(2)
+    alone = [None if np.isnan(value) else float(value) for value in curve.attack.mean((1, 2))]
+    rerun = None
+    if "exposure, rerun" in scored.scores:
+        rerun = float(found("exposure, rerun", (0, counts[-1])).together[0].mean())
+    return BudgetFound(
+        curve.models,
+        tuple(of_draws.mean(1).tolist()),
+        tuple(alone),
+        tuple((of_draws.std(1, ddof=1) / np.sqrt(_DRAWS)).tolist()),
+        len(inside) - counts[-1],
+        rerun,
+    )
 
 
 def target_layer(setting: Setting, scale: Scale, models: TrainedModels, number: int) -> tuple[LastLayer, Trace | None]:

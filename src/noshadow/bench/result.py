@@ -33,6 +33,7 @@ __all__ = [
     "SCHEMA",
     "SPEARMAN",
     "AttackFindings",
+    "BudgetFound",
     "Ceiling",
     "FirstTarget",
     "Metrics",
@@ -127,13 +128,40 @@ class AttackFindings:
 class RatesFound:
     """Predicted success rates held against LiRA's: deciles of all targets' members, the error over targets.
 
-    source  what the prediction rests on, as in ``noshadow.predict.Calibration``
+    source           what the prediction rests on, as in ``noshadow.predict.Calibration``
+    power, distance  predicted d′ and LiRA's separation d̂′, medians of the same records' tenths by predicted d′
     """
 
     predicted: tuple[float, ...]
     measured: tuple[float, ...]
     error: Summary
     source: str
+    power: tuple[float, ...] | None = None
+    distance: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class BudgetFound:
+    """The headline recall by the number of shadow models, against LiRA with the others (``evaluate.budget``).
+
+    models    how many; 0: the score alone
+    together  the models with the exposure as their prior
+    alone     LiRA with the models alone; None for too few
+    errors    standard error of ``together`` over the draws of models
+    rerun     the exposure of a rerun, one model more than none; None where there was none
+    """
+
+    models: tuple[int, ...]
+    together: tuple[float, ...]
+    alone: tuple[float | None, ...]
+    errors: tuple[float, ...]
+    reference: int
+    rerun: float | None = None
+
+    def __post_init__(self) -> None:
+        for values in (self.together, self.alone, self.errors):
+            if len(values) != len(self.models):
+                raise InputError(f"budget: {len(values)} numbers for {len(self.models)} numbers of models")
 
 
 @dataclass(frozen=True)
@@ -149,7 +177,7 @@ class TargetFit:
 @dataclass(frozen=True)
 class Seconds:
     """Seconds of one core in each phase, as in the paper's Table 4: for ``model`` one shadow model, for ``scores`` and
-    ``network_influence`` one target, for the others all of them."""
+    ``network_influence`` one target, for the others all of them. ``exposure``: that score alone."""
 
     model: float
     shadows: float
@@ -157,6 +185,7 @@ class Seconds:
     attacks: float
     scores: float
     network_influence: float | None = None
+    exposure: float | None = None
 
     @property
     def speedup(self) -> float:
@@ -200,6 +229,7 @@ class Result:
     shown          for each of "highest influence", … the records at that end of the ranking, the first target's
     first_target   what the scatter needs
     rates          how right the predicted success rates are; None where there are none
+    budget         what a few shadow models find with the exposure and without; None where there are too few
     network_influence   options of the full-network influence and how it went; None where it was not computed
     notes          warnings that were given while it was made
     """
@@ -228,6 +258,7 @@ class Result:
     network_influence: dict[str, Any] | None = None
     first_target: FirstTarget | None = None
     rates: RatesFound | None = None
+    budget: BudgetFound | None = None
     notes: tuple[str, ...] = ()
     schema: int = field(default=SCHEMA)
 

@@ -12,7 +12,16 @@ import numpy as np
 
 from noshadow._version import __version__
 from noshadow.bench.full_network import influence_of_targets
-from noshadow.bench.measure import Scored, Truth, compare, find_truths, fit_of_targets, rates_found, score_targets
+from noshadow.bench.measure import (
+    Scored,
+    Truth,
+    budget_found,
+    compare,
+    find_truths,
+    fit_of_targets,
+    rates_found,
+    score_targets,
+)
 from noshadow.bench.result import ENDS, RANKINGS, FirstTarget, Result, Seconds, ShownRecord
 from noshadow.bench.setting import Pool, Scale, Setting, SettingSource
 from noshadow.bench.training import TrainedModels, load_models, train_models
@@ -70,6 +79,7 @@ def run_setting(
         network_influence=None if network is None else network.facts,
         first_target=_first_target(scored, truths["lira"]),
         rates=rates_found(scored, truths["lira"]),
+        budget=budget_found(setting, models, scored, progress),
     )
 
 
@@ -101,6 +111,7 @@ def _seconds(models: TrainedModels, truths: Mapping[str, Truth], scored: Scored,
         targets=target * len(models.targets.keys),
         attacks=sum(truth.seconds for truth in truths.values()),
         scores=scored.seconds,
+        exposure=scored.exposure,
         network_influence=network,
     )
 

@@ -58,6 +58,8 @@ class Scale:
     pool: int
     recipe: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the recipe that differ from the paper's."""
+    model: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the setting's model that differ from the paper's."""
     backbone: str | None = None
     network_targets: int = 1
     """Targets whose full-network influence is computed, where the setting asks for it."""
@@ -72,7 +74,8 @@ class Setting:
 
     load     raw records: ``inputs`` as they are stored, before any preparation
     prepare  raw records of the pool -> what the model is trained on; frozen features are computed here
-    model    (pool, source) -> a function that builds a freshly initialised module; None: the closed-form ridge
+    model    (pool, source, **options) -> a function that builds a freshly initialised module, with the options that
+             a scale has for it; None: the closed-form ridge
     """
 
     name: str
@@ -82,7 +85,7 @@ class Setting:
     recipe: Recipe
     load: Callable[[SettingSource, int], Pool]
     prepare: Callable[[Pool, SettingSource], Pool]
-    model: Callable[[Pool, SettingSource], Callable[[], nn.Module]] | None
+    model: Callable[..., Callable[[], nn.Module]] | None
     scales: Mapping[str, Scale]
     stack: int = 1
     """Models trained in one stack, where that is faster; not tried out, so that a seed gives the same numbers."""

@@ -91,7 +91,7 @@ def make_trainer(setting: Setting, scale: Scale, pool: Pool, source: SettingSour
         return ClosedFormRidge(pool.inputs, pool.targets, recipe.weight_decay)
     record = Recording(CHECKPOINTS, weights=setting.network_influence is not None)
     return TorchTrainer(
-        setting.model(pool, source),
+        setting.model(pool, source, **scale.model),
         (pool.inputs, pool.targets),
         recipe,
         head=setting.head,

@@ -21,7 +21,7 @@ from noshadow.evaluate.ceilings import (
 from noshadow.evaluate.differences import best_scores, deviations_apart, is_ahead, noiseless_correlation
 from noshadow.evaluate.ranking import ndcg, ordering, precision_at_k, recall, share_size, spearman
 from noshadow.evaluate.reliability import Reliability, reliability
-from noshadow.evaluate.targets import Comparison, Metric, Summary, over_targets, paired_bootstrap
+from noshadow.evaluate.targets import Comparison, Metric, Summary, over_targets, paired_bootstrap, paired_difference
 
 __all__ = [
     "Budget",
@@ -45,6 +45,7 @@ __all__ = [
     "over_predictions",
     "over_targets",
     "paired_bootstrap",
+    "paired_difference",
     "precision_at_k",
     "recall",
     "reliability",

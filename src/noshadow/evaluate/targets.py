@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from noshadow.errors import InputError
 
-__all__ = ["Comparison", "Floats", "Metric", "Summary", "over_targets", "paired_bootstrap"]
+__all__ = ["Comparison", "Floats", "Metric", "Summary", "over_targets", "paired_bootstrap", "paired_difference"]
 
 Floats = npt.NDArray[np.float64]
 Metric = Callable[..., float]
@@ -193,9 +193,50 @@ def paired_bootstrap(
         drawn = observed[rng.integers(0, n_targets, (draws, n_targets))].mean(1)
     else:
         drawn = np.array([differences(rng.integers(0, n, (n,))).mean() for _ in range(draws)])
+    return _comparison(observed, drawn, confidence)
+
+
+def paired_difference(
+    first: Any, second: Any, *, draws: int = 10_000, confidence: float = 0.95, seed: int = 0
+) -> Comparison:
+    """Whether a metric of two scores differs, from its values over the same targets: a bootstrap over targets.
+
+    Parameters
+    ----------
+    first, second : array (T,)
+        The metric of each score for T ≥ 2 targets.
+    draws : int
+        Number of resamples of the targets.
+    confidence : float
+        Of the interval.
+    seed : int
+        Of the resamples.
+
+    Returns
+    -------
+    Comparison
+
+    Examples
+    --------
+    >>> from noshadow.evaluate import paired_difference
+    >>> found = paired_difference([0.5, 0.7, 0.6], [0.4, 0.5, 0.5])
+    >>> round(found.difference, 3), round(found.low, 3), round(found.high, 3)
+    (0.133, 0.1, 0.2)
+    """
+    a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    if a.ndim != 1 or a.shape != b.shape or len(a) < 2:
+        raise InputError(f"first, second: expected the values of two targets or more, (T,), got {a.shape}, {b.shape}")
+    if draws < 1 or not 0.0 < confidence < 1.0:
+        raise InputError(f"draws, confidence: expected 1 or more and a probability, got {draws!r}, {confidence!r}")
+    rows = np.random.default_rng(seed).integers(0, len(a), (draws, len(a)))
+    return _comparison(a - b, (a - b)[rows].mean(1), confidence)
+
+
+def _comparison(observed: Floats, drawn: Floats, confidence: float) -> Comparison:
+    """The difference over targets (T,), its interval and p-value from the means of resamples (draws,)."""
     low, high = np.quantile(drawn, [(1.0 - confidence) / 2.0, (1.0 + confidence) / 2.0])
     tail = min((drawn <= 0).sum(), (drawn >= 0).sum())
-    p_value = min(1.0, 2.0 * (tail + 1) / (draws + 1))
+    p_value = min(1.0, 2.0 * (tail + 1) / (len(drawn) + 1))
     return Comparison(float(observed.mean()), float(low), float(high), float(p_value))
 
 

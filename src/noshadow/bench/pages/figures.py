@@ -11,17 +11,21 @@ from numpy.typing import NDArray
 from noshadow.bench.pages.markdown import ATTACK_NAMES
 from noshadow.bench.pages.section import Figure
 from noshadow.bench.result import CURVE, ENDS, NETWORK, RANKINGS, Result
+from noshadow.drawing.budget import BudgetPanel, budget_curves
 from noshadow.drawing.images import image_rows
 from noshadow.drawing.recall import RecallLine, RecallPanel, recall_curves
-from noshadow.drawing.reliability import reliability_diagram
+from noshadow.drawing.reliability import ReliabilityPanel, reliability_diagrams
 from noshadow.drawing.scatter import log_scatter
 
 __all__ = [
+    "BUDGET",
+    "BUDGET_OF_ALL",
     "DRAWN",
     "IMAGES",
     "RECALL",
     "RECALL_OF_ALL",
     "RELIABILITY",
+    "RELIABILITY_OF_ALL",
     "SCATTER",
     "distinct_shares",
     "has_images",
@@ -72,9 +76,29 @@ def _recall_of_all(results: Sequence[Result], path: Path) -> list[Path]:
 
 
 def _reliability(result: Result, path: Path) -> list[Path]:
-    rates = result.rates
-    assert rates is not None  # drawn only where they are there
-    return reliability_diagram(rates.predicted, rates.measured, result.title, path)
+    return reliability_diagrams(_reliability_panels([result]), path)
+
+
+def _reliability_of_all(results: Sequence[Result], path: Path) -> list[Path]:
+    return reliability_diagrams(_reliability_panels(results), path)
+
+
+def _reliability_panels(results: Sequence[Result]) -> list[ReliabilityPanel]:
+    rated = [(result.title.replace(", ", ",\n"), result.rates) for result in results]
+    return [(title, rates.predicted, rates.measured) for title, rates in rated if rates is not None]
+
+
+def _budget(result: Result, path: Path) -> list[Path]:
+    return budget_curves(_budget_panels([result]), path)
+
+
+def _budget_of_all(results: Sequence[Result], path: Path) -> list[Path]:
+    return budget_curves(_budget_panels(results), path)
+
+
+def _budget_panels(results: Sequence[Result]) -> list[BudgetPanel]:
+    found = [(result.title, result.budget) for result in results]
+    return [BudgetPanel(title, b.models, b.together, b.errors, b.alone, b.rerun) for title, b in found if b is not None]
 
 
 def _scatter(result: Result, path: Path) -> list[Path]:
@@ -112,6 +136,20 @@ RELIABILITY: Figure[Result] = Figure(
     "line the prediction is right.",
     _reliability,
     lambda result: result.rates is not None,
+)
+RELIABILITY_OF_ALL: Figure[Sequence[Result]] = Figure(
+    "reliability-all",
+    RELIABILITY.caption,
+    _reliability_of_all,
+    lambda results: any(result.rates is not None for result in results),
+)
+_BUDGETS = (
+    "Recall against the number of shadow models. Solid: the models with the exposure as their prior, shaded ± 1 "
+    "standard error over draws of the models; dashed: LiRA with these models alone; diamond: the exposure of one rerun."
+)
+BUDGET: Figure[Result] = Figure("budget", _BUDGETS, _budget, lambda result: result.budget is not None)
+BUDGET_OF_ALL: Figure[Sequence[Result]] = Figure(
+    "budget-all", _BUDGETS, _budget_of_all, lambda results: any(result.budget is not None for result in results)
 )
 SCATTER: Figure[Result] = Figure(
     "scatter",

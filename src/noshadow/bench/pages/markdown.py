@@ -22,6 +22,7 @@ __all__ = [
     "best",
     "ceiling_cell",
     "cell",
+    "difference_cell",
     "duration",
     "escaped",
     "estimate",
@@ -82,6 +83,14 @@ def best(found: Mapping[str, Summary], metric: str) -> set[str]:
     alike = evaluate.best_scores({name: summary.values for name, summary in found.items()}, CONFIDENCE)
     alike |= {name for name in found if printed[name] == printed[first]}
     return alike if len(alike) < len(found) else set()
+
+
+def difference_cell(first: Any, second: Any) -> str:
+    """By how many points a recall of the first is ahead, over the same targets, with its interval."""
+    if len(first) < 2:
+        return f"{100 * (first[0] - second[0]):+.1f}"
+    found = evaluate.paired_difference(first, second, confidence=CONFIDENCE)
+    return f"{100 * found.difference:+.1f} ({100 * found.low:+.1f} … {100 * found.high:+.1f})"
 
 
 def beside(number: int, paper: int | None) -> str:

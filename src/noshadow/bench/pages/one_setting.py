@@ -15,7 +15,7 @@ from noshadow.bench.pages.beside_paper import (
     reasons,
     sought,
 )
-from noshadow.bench.pages.figures import IMAGES, RECALL, RELIABILITY, SCATTER
+from noshadow.bench.pages.figures import BUDGET, IMAGES, RECALL, RELIABILITY, SCATTER
 from noshadow.bench.pages.markdown import (
     ATTACK_NAMES,
     PERFECT,
@@ -23,6 +23,7 @@ from noshadow.bench.pages.markdown import (
     best,
     ceiling_cell,
     cell,
+    difference_cell,
     duration,
     escaped,
     estimate,
@@ -33,7 +34,7 @@ from noshadow.bench.pages.markdown import (
 )
 from noshadow.bench.pages.section import Section
 from noshadow.bench.paper import TABLE_1, TABLE_4, TABLE_5, Estimate
-from noshadow.bench.result import HEADLINE, METRICS, NETWORK, Result
+from noshadow.bench.result import HEADLINE, METRICS, NETWORK, RatesFound, Result
 from noshadow.evaluate import Summary
 from noshadow.heads import get_head
 
@@ -46,6 +47,7 @@ PHASES = {
     "targets": "training all targets",
     "attacks": "LiRA, RMIA and Shokri",
     "scores": "all scores of one target",
+    "exposure": "`exposure` alone, of one target",
     NETWORK: "full-network influence of one target",
 }
 
@@ -172,6 +174,62 @@ def _rates(result: Result) -> list[str]:
         + (f" ± {rates.error.std:.3f} over targets." if len(rates.error.values) > 1 else "."),
         "",
         *table(["tenth of the members", "predicted", "measured"], rows, left=0),
+        *_shift(rates),
+    ]
+
+
+def _shift(rates: RatesFound) -> list[str]:
+    """Predicted against measured size of the shift."""
+    if rates.power is None or rates.distance is None:
+        return []
+    rows = [
+        [f"{n}", f"{p:.2f}", f"{d:.2f}"] for n, (p, d) in enumerate(zip(rates.power, rates.distance, strict=True), 1)
+    ]
+    return [
+        "",
+        "The shift itself, in spreads of the attack's statistic: predicted d′ (`attack_power`) and LiRA's separation, "
+        "medians of tenths by prediction.",
+        "",
+        *table(["tenth of the members", "predicted d′", "LiRA's separation"], rows, left=0),
+    ]
+
+
+def _beyond(result: Result) -> list[str]:
+    """The exposure beside the Newton score, of the same targets."""
+    scores = result.lira.scores
+    if "exposure" not in scores or "newton" not in scores:
+        return []
+    rows = []
+    for name in (name for name in scores if name.startswith("exposure")):
+        values = scores[name].metrics[HEADLINE].values
+        newton = scores["newton"].metrics[HEADLINE].values[: len(values)]
+        rows.append([f"`{name}`", str(len(values)), f"{100 * values.mean():.1f}", difference_cell(values, newton)])
+    return [
+        "## Exposure beside the Newton score",
+        "",
+        "The same targets, and the paired difference with its 95 % interval (bootstrap over targets), in points of "
+        f"`{HEADLINE}`. *Rerun*: the trace is that of a second run with another seed; *checkpoints*: the mean of four.",
+        "",
+        *table(["score", "targets", "found, %", "ahead of `newton` by"], rows, left=1),
+    ]
+
+
+def _budget(result: Result) -> list[str]:
+    found = result.budget
+    if found is None:
+        return []
+    rows = [
+        [str(count), f"{100 * both:.1f} ± {100 * error:.1f}", "–" if own is None else f"{100 * own:.1f}"]
+        for count, both, error, own in zip(found.models, found.together, found.errors, found.alone, strict=True)
+    ]
+    return [
+        "## A few shadow models, used well",
+        "",
+        "How many of LiRA's most exposed are found with so many shadow models: with the exposure as their prior "
+        "(`attacks.with_prior`; 0 models: the exposure alone), and by LiRA alone. The truth is LiRA on "
+        f"{found.reference} other shadow models, fewer than above; ± is the error over draws of models.",
+        "",
+        *table(["shadow models", "with the exposure, %", "LiRA alone, %"], rows, left=0),
     ]
 
 
@@ -325,7 +383,9 @@ SECTIONS: tuple[Section[Result], ...] = (
     Section("what", _what),
     Section("training", _training),
     Section("lira", _lira, (RECALL,)),
+    Section("beyond", _beyond),
     Section("rates", _rates, (RELIABILITY,)),
+    Section("budget", _budget, (BUDGET,)),
     Section("other attacks", _other_attacks),
     Section("full network", _network),
     Section("differences", _differences),

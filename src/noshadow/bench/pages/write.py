@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from noshadow.bench.pages import one_setting, overview
+from noshadow.bench.pages import one_setting, overview, story
 from noshadow.bench.pages.section import figures_of, page_text
 from noshadow.bench.result import Result, in_order
 from noshadow.errors import FileError, InputError
@@ -21,7 +21,7 @@ START, END = "<!-- experiments:start -->", "<!-- experiments:end -->"
 def write_pages(
     results: Sequence[Result], folder: Path, readme: Path | None = None, progress: bool | None = None
 ) -> list[Path]:
-    """An overview ``folder/experiments.md``, ``folder/experiments/SETTING.md`` and ``folder/figures/``.
+    """An overview ``folder/experiments.md``, ``beyond.md``, ``folder/experiments/SETTING.md`` and ``folder/figures/``.
 
     Parameters
     ----------
@@ -44,13 +44,14 @@ def write_pages(
     figures = folder / "figures"
     for place in (folder, folder / "experiments", figures):
         place.mkdir(parents=True, exist_ok=True)
-    pages = {folder / "experiments.md": page_text(overview.SECTIONS, ordered, lambda name: f"figures/{name}")}
+    of_all = {"experiments.md": overview.SECTIONS, "beyond.md": story.SECTIONS}
+    pages = {folder / name: page_text(s, ordered, lambda name: f"figures/{name}") for name, s in of_all.items()}
     for result in ordered:
         pages[folder / "experiments" / f"{result.setting}.md"] = setting_page(result)
     drawn: list[Path] = []
     with progress_bar("figures", len(ordered) + 1, progress) as advance:
-        for of_all in figures_of(overview.SECTIONS, ordered):
-            drawn += of_all.draw(ordered, figures / of_all.name)
+        for figure in (figure for sections in of_all.values() for figure in figures_of(sections, ordered)):
+            drawn += figure.draw(ordered, figures / figure.name)
         advance()
         for result in ordered:
             drawn += draw_setting(result, figures)

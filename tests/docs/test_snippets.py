@@ -5,18 +5,18 @@ from __future__ import annotations
 import doctest
 import io
 import json
-import os
 import re
 import shlex
-import subprocess
 import sys
 import tomllib
 import types
 from contextlib import redirect_stdout
+from pathlib import Path
 
 import pytest
 import yaml
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from noshadow.cli import app
 
@@ -92,14 +92,11 @@ def run_line(line: str, where: str) -> str:
         check_line(line, where)
         return ""
     wanted = re.search(r"# exit (\d)", line)
-    ended = subprocess.run(
-        ["bash", "-c", f'noshadow() {{ {shlex.quote(sys.executable)} -m noshadow "$@"; }}\n{line}'],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "COLUMNS": "100"},
-    )
-    assert ended.returncode == (int(wanted[1]) if wanted else 0), f"{where}: {line}\n{ended.stdout}{ended.stderr}"
+    written = words.index(">") if ">" in words else len(words)
+    ended = CliRunner().invoke(app, words[1:written], env={"COLUMNS": "100"})
+    assert ended.exit_code == (int(wanted[1]) if wanted else 0), f"{where}: {line}\n{ended.output}"
+    for file in words[written + 1 :]:
+        Path(file).write_text(ended.stdout, encoding="utf-8")
     return ended.stdout
 
 

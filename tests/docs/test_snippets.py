@@ -113,7 +113,8 @@ def check_line(line: str, where: str) -> None:
                 f"{where}: no such extra in {line!r}"
             )
     elif words[0] == "python":
-        assert (ROOT / words[1]).is_file(), f"{where}: {words[1]} is not there"  # the examples have tests of their own
+        # the examples have tests of their own; train.py is the reader's
+        assert words[1] == "train.py" or (ROOT / words[1]).is_file(), f"{where}: {words[1]} is not there"
     else:
         assert words[0] in ("cd", "git"), f"{where}: nobody knows what to do with {line!r}"
 

@@ -12,7 +12,7 @@ import noshadow
 x, y = load_breast_cancer(return_X_y=True)
 x, y = x[:300], y[:300]
 names = [f"patient-{row}" for row in range(len(x))]
-texts = [f"a patient of class {label}" for label in y]
+texts = {name: f"a patient of class {label}" for name, label in zip(names, y, strict=True)}
 
 
 def fitted(c):

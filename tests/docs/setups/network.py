@@ -9,7 +9,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
 
 pixels, digits = load_digits(return_X_y=True)
-x, y = torch.tensor(pixels / 16.0, dtype=torch.float32), torch.tensor(digits)
+order = torch.randperm(len(digits), generator=torch.Generator().manual_seed(0))
+x, y = torch.tensor(pixels / 16.0, dtype=torch.float32)[order], torch.tensor(digits)[order]
 train_dataset, held_out = TensorDataset(x[:400], y[:400]), (x[400:700], y[400:700])
 loader = DataLoader(train_dataset, batch_size=64, shuffle=True)
 epochs = 5

@@ -11,7 +11,8 @@ from torch.utils.data import TensorDataset
 import noshadow
 
 pixels, digits = load_digits(return_X_y=True)
-images, labels = torch.tensor(pixels / 16, dtype=torch.float32), torch.tensor(digits)
+order = torch.randperm(len(digits), generator=torch.Generator().manual_seed(0))
+images, labels = torch.tensor(pixels / 16, dtype=torch.float32)[order], torch.tensor(digits)[order]
 labels[:10] = (labels[:10] + 3) % 10
 train_data, test_data = TensorDataset(images[:300], labels[:300]), TensorDataset(images[900:1300], labels[900:1300])
 patients = [f"patient-{row}" for row in range(300)]

@@ -8,7 +8,8 @@ A page is read like this:
   page runs ``setups/NAME.py`` first: what the page takes for granted (a trained model, arrays).
 * ``sh`` blocks are run line by line in the same folder; a line may end in ``# exit 1``. What trains for long, installs
   or downloads is not run but parsed: commands of noshadow by their own parser, ``make`` targets and extras looked up.
-* a ``text`` block after ``<!-- output -->`` is what the block before it printed, with … for what may differ.
+* a ``text`` block after ``<!-- output -->`` is what the block before it printed, with … for what may differ; after
+  ``<!-- output, about -->`` it is so but for the numbers, which are those of one run on one machine.
 * ``yaml``, ``toml`` and ``json`` are parsed, and the commands in a workflow as above.
 
 Anything else fails, so that no block goes unseen.
@@ -19,7 +20,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,17 +30,19 @@ WRITTEN = {"reference/commands.md"}  # when the site is built, from the commands
 
 _BLOCK = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<code>.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 _SETUP = re.compile(r"<!-- snippets: (\w+) -->")
-_OUTPUT = re.compile(r"<!-- output -->\s*\Z")
+_OUTPUT = re.compile(r"<!-- output(, about)? -->\s*\Z")
 
 
 @dataclass(frozen=True)
 class Snippet:
-    """A block: its language, its text, the line of the page it starts on, and what it is to print (None: anything)."""
+    """A block: its language, its text, the line of the page it starts on, what it is to print (None: anything), and
+    whether the numbers in that may be others."""
 
     language: str
     code: str
     line: int
     prints: str | None = None
+    about: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,8 @@ def read_page(path: Path) -> Page:
             continue
         line = text.count("\n", 0, block.start()) + 2
         if language == "text":
-            if _OUTPUT.search(text[: block.start()]):
-                last = found.pop()
-                found.append(Snippet(last.language, last.code, last.line, block["code"]))
+            if marker := _OUTPUT.search(text[: block.start()]):
+                found.append(replace(found.pop(), prints=block["code"], about=bool(marker[1])))
             continue
         found.append(Snippet(language, block["code"], line))
     setup = _SETUP.search(text)

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 HEAVY = {
-    *("joblib", "matplotlib", "numpy", "pandas", "pyarrow", "ray", "rich"),
+    *("jinja2", "joblib", "matplotlib", "numpy", "pandas", "pyarrow", "ray", "rich"),
     *("safetensors", "scipy", "sklearn", "torch", "transformers", "typer"),
 }
 ARRAYS = {"numpy"}
@@ -33,6 +33,10 @@ SURFACE = {
     "noshadow.reading": (TENSORS, "last_layer"),
     "noshadow.bands": (ARRAYS, "BANDS Band band_counts"),
     "noshadow.gate": (ARRAYS, "Policy Verdict"),
+    "noshadow.report": (
+        {"jinja2", "numpy", "pandas", "pyarrow"},
+        "Comparison compare html_of in_notebook write_comparison write_report",
+    ),
     "noshadow.attacks": (
         TENSORS | {"scipy"},
         "AttackResult Posterior RocCurve auc epsilon_lower_bound lira lira_variance rmia roc shokri signal threshold "
@@ -102,7 +106,9 @@ def test_lazy_names_are_those_of_their_homes(module):
         _ = package.nothing
 
 
-@pytest.mark.parametrize("command", ["", "demo", "audit", "score", "attack", "bench", "theory", "theory figure"])
+@pytest.mark.parametrize(
+    "command", ["", "demo", "audit", "score", "report", "attack", "bench", "theory", "theory figure"]
+)
 def test_help_needs_no_numbers(command):
     code = f"import sys\nsys.argv = 'noshadow {command} --help'.split()\nfrom noshadow.cli import main\n"
     assert loaded_by(f"{code}try:\n    main()\nexcept SystemExit as end:\n    assert not end.code") <= {"typer", "rich"}

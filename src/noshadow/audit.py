@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -180,6 +180,7 @@ class Audit:
         show: Callable[[Any], Any] | str | None = None,
         public: bool = False,
         title: str | None = None,
+        verified: Mapping[str, Any] | None = None,
     ) -> Path:
         """Write a report for a privacy officer to sign and an engineer to act on: one HTML file, complete in itself.
 
@@ -198,6 +199,10 @@ class Audit:
             Aggregates only: no record is named, small counts are withheld.
         title : str, optional
             What the model is called.
+        verified : mapping, optional
+            What an attack with shadow models said of this model: ``attack``, its name; ``models``, how many;
+            ``recall``, what ``noshadow.evaluate.recall`` gives; ``ceiling``, what ``noshadow.evaluate.ceiling`` gives;
+            ``top`` and ``keep`` where they are not 0.01 and 0.05. None: the report says that nothing was verified.
 
         Returns
         -------
@@ -223,7 +228,7 @@ class Audit:
 
         rule = policy if policy is None or isinstance(policy, Policy) else Policy.read(policy)
         verdict = None if rule is None else rule.judge(self)
-        return write_report(self, path, verdict=verdict, show=show, public=public, title=title)
+        return write_report(self, path, verdict=verdict, show=show, public=public, title=title, verified=verified)
 
     def _repr_html_(self) -> str:
         """Notebooks: the finding, the bands and the most exposed records."""

@@ -97,7 +97,7 @@ def _policy(file: Path | None, fail_above: float | None, max_records: int | None
     """The policy of the file, or of the options; None where there is neither."""
     from noshadow.gate import Policy
 
-    given = {"fail_above": fail_above, "max_records": max_records}
+    given: dict[str, Any] = {"fail_above": fail_above, "max_records": max_records}
     given = {name: value for name, value in given.items() if value is not None}
     if file is not None and given:
         raise InputError(f"policy: the file says {', '.join(given)}; pass one of the two")
@@ -142,8 +142,8 @@ def _load(path: Path, argument: str) -> Audit:
 def _compare(before: Path, after: Path, output: Path) -> dict[str, Any]:
     from noshadow.report import write_comparison
 
-    audits = [_load(path, "compare") for path in (before, after)]
-    found = write_comparison(*audits, output, (before.name, after.name))
+    first, second = (_load(path, "compare") for path in (before, after))
+    found = write_comparison(first, second, output, (before.name, after.name))
     numbers = {
         name: getattr(found, name) for name in ("matched", "only_before", "only_after", "mean", "error", "up", "down")
     }

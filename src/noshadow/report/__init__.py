@@ -8,7 +8,7 @@ One direction. ``redact`` alone sees the audit; nothing after it could show what
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,13 @@ def html_of(
     show: Callable[[Any], Any] | str | None = None,
     public: bool = False,
     title: str | None = None,
+    verified: Mapping[str, Any] | None = None,
     source: str = "audit.parquet",
 ) -> str:
     """The report as HTML, at most ``LARGEST`` bytes: with large texts or images fewer records are named."""
     count = MOST_RECORDS
     while True:
-        shown = redact(audit, public=public, verdict=verdict, show=show, count=count)
+        shown = redact(audit, public=public, verdict=verdict, show=show, verified=verified, count=count)
         name = title or ("This model" if public else str(shown.facts.get("model", "This model")))
         text = report_page(shown, summarise(shown), name, _snippet(source, shown.facts))
         if len(text.encode()) <= LARGEST or count == 1 or public:
@@ -57,6 +58,7 @@ def write_report(
     show: Callable[[Any], Any] | str | None = None,
     public: bool = False,
     title: str | None = None,
+    verified: Mapping[str, Any] | None = None,
     source: str = "audit.parquet",
 ) -> Path:
     """Write a report: .html; or, in public, a section of a model card: .md. Private ones are for their owner alone."""
@@ -66,10 +68,11 @@ def write_report(
             raise InputError(
                 "path: a report in Markdown is a section of a public model card; pass public=True, or .html"
             )
-        shown = redact(audit, public=True, verdict=verdict, show=show)
+        shown = redact(audit, public=True, verdict=verdict, show=show, verified=verified)
         text = markdown(shown, summarise(shown))
     else:
-        text = html_of(audit, verdict=verdict, show=show, public=public, title=title, source=source)
+        how: dict[str, Any] = {"title": title, "verified": verified, "source": source}
+        text = html_of(audit, verdict=verdict, show=show, public=public, **how)
     _write(target, text, private=not public)
     return target
 

@@ -42,7 +42,7 @@ def markdown(shown: Shown, summary: Summary) -> str:
                 (row.name, f"{row.records:,}", "withheld" if row.exposed is None else f"{row.exposed:,}")
                 for row in table.rows
             )
-            parts += ["", f"By {_text(table.title)}; exposed: {_text(summary.exposed_means)}.", ""]
+            parts += ["", f"By {_text(table.title)}; counted are records that {_text(summary.exposed_means)}.", ""]
             parts += _table((table.title, "Records", "Exposed"), lines)
     if any(table.counted for table in shown.breakdowns):
         parts += ["", words.SUPPRESSED]

@@ -77,7 +77,7 @@ class Comparison:
         verb = "fewer" if after < before else "more" if after > before else "as many"
         return (
             f"{verb[0].upper()}{verb[1:]} records are exposed: {after:,} after, {before:,} before. Of the records in "
-            f"both audits {left:,} are no longer exposed and {entered:,} have become so; the predicted success rate is "
+            f"both audits {left:,} left the exposed bands and {entered:,} entered them; the predicted success rate is "
             f"{points} on average (± {100 * self.error:.1f})."
         )
 

@@ -24,6 +24,7 @@ from noshadow.report.items import item, shorten
 from noshadow.report.reasons import difficulty, reason, standings
 from noshadow.report.shown import EXPOSED_FROM, RANKED_SHARE, Cloud, Item, Range, Record, Shown, Strip
 from noshadow.report.suppress import is_small, merge, merge_ordered
+from noshadow.report.verify import checked_verification
 
 __all__ = ["MOST_RECORDS", "PUBLIC_FACTS", "Audited", "redact"]
 
@@ -58,6 +59,7 @@ def redact(
     public: bool = False,
     verdict: Verdict | None = None,
     show: Callable[[Any], Any] | str | None = None,
+    verified: Mapping[str, Any] | None = None,
     count: int = MOST_RECORDS,
 ) -> Shown:
     """What may be shown.
@@ -66,9 +68,12 @@ def redact(
     verdict  what a policy says of the audit
     show     what to show of a record besides its numbers: the name of a column, or a function of the record's id that
              gives a text or an image
+    verified what an attack said of the same model (``checked_verification``)
     count    how many of the most exposed records are named
     """
-    table, facts = audit.table, audit.metadata
+    table, facts = audit.table, dict(audit.metadata)
+    if verified is not None:
+        facts["verification"] = checked_verification(verified)
     if not len(table):
         raise InputError("audit: it has no records, so that there is nothing to report")
     if public and show is not None:
@@ -88,6 +93,7 @@ def redact(
         "records": len(table),
         "ranges": ranges,
         "exposed": counted,
+        "few": counted is None and bool(is_small(int(exposed.sum()))),
         "breakdowns": tables,
         "flagged": None if public and is_small(int(flagged.sum())) else int(flagged.sum()),
     }
@@ -98,7 +104,7 @@ def redact(
     strips, ends = _strips(table, facts, rates, audit.ranking)
     groups = group_columns(table)
     return Shown(
-        facts=dict(facts),
+        facts=facts,
         highest=None if rates is None or np.isnan(rates).all() else float(np.nanmax(np.where(flagged, 1.0, rates))),
         notes=tuple(audit.notes),
         top=tuple(_records(table, facts, places, top, scores, tuple(groups.values()), show)),

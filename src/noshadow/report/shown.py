@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 __all__ = [
     "EXPOSED_FROM",
+    "NOT_RATED_KIND",
     "RANKED_SHARE",
     "Breakdown",
     "Cloud",
@@ -25,6 +26,8 @@ __all__ = [
 
 _Floats = NDArray[np.float64]
 
+NOT_RATED_KIND = 4
+"""The place after the bands: of records without a rate."""
 EXPOSED_FROM = 2
 """The lowest band whose records count as exposed: "high"."""
 RANKED_SHARE = 0.05
@@ -49,7 +52,9 @@ class Range:
 
     @property
     def name(self) -> str:
-        return " or ".join(self.names)
+        bands = [name for name, kind in zip(self.names, self.kinds, strict=True) if kind < NOT_RATED_KIND]
+        together = [" to ".join(dict.fromkeys((bands[0], bands[-1])))] if bands else []
+        return " or ".join([*together, *self.names[len(bands) :]])
 
 
 @dataclass(frozen=True)
@@ -149,7 +154,9 @@ class Shown:
 
     facts       of the metadata: all of them, or those that are fit for everybody
     ranges      the bands, None where no rate was predicted
-    exposed     how many records are: a success rate of 75 % or more, or flagged; without rates those ranked highest
+    exposed     how many records are: a success rate of 75 % or more, or flagged; without rates those ranked highest;
+                None: withheld
+    few         whether it is withheld because it is 1 to 9
     highest     the highest predicted rate
     """
 
@@ -158,6 +165,7 @@ class Shown:
     facts: Mapping[str, Any]
     ranges: tuple[Range, ...] | None
     exposed: int | None
+    few: bool
     highest: float | None
     flagged: int | None
     breakdowns: tuple[Breakdown, ...]
@@ -170,7 +178,6 @@ class Shown:
     strip_ends: tuple[float, float] = (0.5, 1.0)
     agreement: tuple[tuple[str, ...], _Floats] | None = None
     verdict: tuple[bool, str] | None = None
-    more: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def rated(self) -> bool:

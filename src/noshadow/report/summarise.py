@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from noshadow.report.items import shorten
-from noshadow.report.shown import EXPOSED_FROM, RANKED_SHARE, Shown
+from noshadow.report.shown import EXPOSED_FROM, NOT_RATED_KIND, RANKED_SHARE, Shown
 
 __all__ = ["HOW_TO_GET_RATES", "Statement", "Summary", "finding", "percent", "provenance", "summarise", "trust"]
 
@@ -46,9 +46,9 @@ def summarise(shown: Shown) -> Summary:
     sentence, detail = finding(shown)
     numerics = tuple((name, shorten(_plain(value), 400)) for name, value in shown.facts.items() if name != "provenance")
     means = (
-        "an attacker is right about them at least three times in four (bands “high” and “near certain”)"
+        "an attacker is right about at least three times in four (bands “high” and “near certain”)"
         if shown.rated
-        else f"they are among the {RANKED_SHARE:.0%} ranked highest".replace("%", " %")
+        else f"are among the {RANKED_SHARE:.0%} ranked highest".replace("%", " %")
     )
     return Summary(sentence, detail, trust(shown), provenance(shown), () if shown.public else numerics, means)
 
@@ -83,11 +83,19 @@ def finding(shown: Shown) -> tuple[str, str]:
             f"held against a policy. {HOW_TO_GET_RATES}",
         )
     coin = "where a coin is right half of the time"
-    unknown = next((part.count for part in shown.ranges if part.kinds == (4,)), 0)
+    unknown = next((part.count for part in shown.ranges if part.kinds == (NOT_RATED_KIND,)), 0)
     rest = f" {unknown:,} records could not be rated and count as neither." if unknown else ""
     if shown.exposed is None:
-        above = "; ".join(f"{part.count:,} {part.name}" for part in shown.ranges)
-        return f"Of {_records(n)}: {above}.", f"Bands with fewer than 10 records are put together with the next.{rest}"
+        together = "Bands with fewer than 10 records are put together with the next."
+        if shown.few:
+            text = (
+                f"Fewer than 10 of {_records(n)} are exposed: an attacker is right about each of them at least 75 % of"
+            )
+            return f"{text} the time, {coin}.", together + rest
+        return (
+            f"Of {_records(n)}: {'; '.join(f'{part.count:,} {part.name}' for part in shown.ranges)}.",
+            together + rest,
+        )
     if shown.exposed == 0:
         text = f"None of the {_records(n)} is predicted to be exposed: an attacker is right less than 75 % of the time"
         return f"{text} on each, {coin}.", _highest(shown) + rest
@@ -208,17 +216,14 @@ def _verified(facts: Mapping[str, Any]) -> Statement:
     found, name = facts.get("verification"), "Checked by an attack"
     if not found:
         return Statement(name, "weak", "Not verified on this model: no shadow-model attack was run against it.")
-    ceiling = (
-        ""
-        if found.get("ceiling") is None
-        else f"; that attack finds {percent(found['ceiling'], 0)} of its own with other models"
-    )
+    again = found.get("ceiling")
+    ceiling = "" if again is None else f"; that attack finds {percent(again, 0)} of its own with other models"
+    top, keep = (percent(found.get(key, share)) for key, share in (("top", 0.01), ("keep", 0.05)))
     text = (
-        f"{found['attack']} with {found['models']:,} shadow models was run: {percent(found['recall'], 0)} of the 1 % "
-        f"it exposes most are in the top 5 % here{ceiling}."
+        f"{found['attack']} with {found['models']:,} shadow models was run: {percent(found['recall'], 0)} of the {top} "
+        f"that it exposes most are in the top {keep} here{ceiling}."
     )
-    reached = found.get("ceiling") or 1.0
-    return Statement(name, "firm" if found["recall"] >= 0.8 * reached else "fair", text)
+    return Statement(name, "firm" if found["recall"] >= 0.8 * (again or 1.0) else "fair", text)
 
 
 def provenance(shown: Shown) -> tuple[tuple[str, str], ...]:
@@ -254,5 +259,5 @@ def _plain(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {_plain(part)}" for name, part in value.items())
     if isinstance(value, (list, tuple)):
-        return "; ".join(_plain(part) for part in value)
+        return "; ".join(_plain(part) for part in value) or "–"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -21,7 +21,7 @@ PAGE = ROOT / "docs" / "architecture.md"
 START, END = "<!-- graph:start -->", "<!-- graph:end -->"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("_version", "errors", "origin", "progress", "sparse", "triangles"),
+    ("_version", "errors", "origin", "progress", "schemas", "sparse", "triangles"),
     ("noshadow", "bands", "evaluate", "files", "gate", "heads", "losses", "memory", "optimizers", "packed", "tensors"),
     ("weights",),
     ("artefact", "npz", "records", "report", "tables"),

@@ -26,8 +26,9 @@ models.
 \b
 Examples:
   noshadow demo
+  noshadow audit layer.safetensors -o audit/
   noshadow score layer.npz -o scores.parquet
-  noshadow report scores.parquet
+  noshadow report audit/audit.parquet
   noshadow attack study/
   noshadow bench --list
   noshadow theory --leverage 10 --error 2 --n 100 --p 10

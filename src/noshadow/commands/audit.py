@@ -109,7 +109,7 @@ def audit(
     ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
 ) -> None:
-    """Audit a model: who is exposed, and is that within policy?
+    """Audit a model: who is exposed, within policy?
 
     FILE is a layer that was saved with all that an audit takes, arrays of a last layer, a scikit-learn model that skops
     wrote, or your own code. Of the first three nothing is unpickled, imported or run; your own code is run.
@@ -127,8 +127,7 @@ def audit(
       noshadow audit layer.safetensors --policy policy.toml
       noshadow audit arrays.npz --head softmax --top 10
       noshadow audit model.skops --data train.parquet
-      noshadow audit pkg.models:build --data pkg.data:train \\
-        --checkpoint weights.safetensors
+      noshadow audit pkg.models:build --data pkg.data:train
       noshadow audit layer.safetensors --json > audit.json
     """
     asked: dict[str, Any] = {

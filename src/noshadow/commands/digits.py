@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from noshadow.audit import Audit, audit
 from noshadow.progress import progress_bar
 from noshadow.shadow import ModelKey, Plan
+from noshadow.shadow.work import limited_threads
 from noshadow.trace import Trace
 
 __all__ = ["RECIPE", "Demo", "Digits", "Trained", "load", "plan", "run_demo", "train", "train_both"]
@@ -131,7 +132,12 @@ class Demo:
 
 
 def run_demo(seed: int = 0) -> Demo:
-    """Train, train once more with another seed, audit."""
+    """Train, train once more with another seed, audit; on one thread, as more would only wait for each other."""
+    with limited_threads(1):
+        return _run(seed)
+
+
+def _run(seed: int) -> Demo:
     trained = train_both(seed)
     members, others = (tuple(part[rows] for part in load()) for rows in (trained.members, trained.others))
     result = audit(

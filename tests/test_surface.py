@@ -30,7 +30,7 @@ SURFACE = {
     "noshadow.canary": (TABLES, "Canaries canaries"),
     "noshadow.audit": (TABLES, "Audit audit"),
     "noshadow.bundle": (TABLES, "Bundle"),
-    "noshadow.reading": (TENSORS, "last_layer"),
+    "noshadow.reading": (TENSORS | {"safetensors"}, "last_layer"),
     "noshadow.bands": (ARRAYS, "BANDS Band band_counts"),
     "noshadow.gate": (ARRAYS, "Policy Verdict"),
     "noshadow.report": (

@@ -43,7 +43,8 @@ def test_the_page_shows_the_graph_as_it_is(tool):
     ("library", "places"),
     [
         ("matplotlib", {"drawing"}),
-        ("rich", {"commands/render.py", "progress.py", "audit.py"}),  # an Audit shows itself, in a notebook too
+        # what commands show, and an Audit, which shows itself
+        ("rich", {"commands/render.py", "commands/demo_view.py", "commands/fitted.py", "progress.py", "audit.py"}),
     ],
 )
 def test_what_draws_and_what_shows_is_in_one_place(tool, library, places):

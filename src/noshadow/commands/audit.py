@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -130,7 +130,7 @@ def audit(
       noshadow audit pkg.models:build --data pkg.data:train
       noshadow audit layer.safetensors --json > audit.json
     """
-    asked: dict[str, Any] = {
+    asked = {
         "data": data,
         "target": target,
         "checkpoint": checkpoint,
@@ -156,13 +156,13 @@ def audit(
 
         rule = _policy(fail_above, max_records, policy)
         folder = None if output is None else _folder(output)
-        subject = find_subject(file, Asked(**asked))
+        subject = find_subject(file, Asked(**cast(Any, asked)))
         choices: dict[str, Any] = {"curvature": curvature, "refine": refine, "memory": memory, "full_step": full_step}
         result = _by_command(audited(subject.model, **subject.arguments, **choices))
         saved = {} if folder is None else {"audit": str(result.save(folder / "audit.parquet"))}
         verdict = None if rule is None else _judged(rule, result)
         if folder is not None:
-            saved["report"] = _report(result, folder, verdict)
+            saved["report"] = str(result.report(folder / "audit.html", policy=rule))
         if as_json:
             from noshadow.commands.output import print_json
 
@@ -249,9 +249,3 @@ def _judged(rule: Policy, result: Audit) -> Verdict:
         return rule.judge(result)
     except InputError as error:
         raise FileError(str(error)) from None  # what was typed is right; the audit does not say enough
-
-
-def _report(result: Audit, folder: Path, verdict: Verdict | None) -> str:
-    from noshadow.report import write_report
-
-    return str(write_report(result, folder / "audit.html", verdict=verdict))

@@ -41,6 +41,7 @@ def read_arrays(
         beside = _columns(file, ("ids", "group")) if file.suffix == ".parquet" else {}
         return LayerArrays(layer, beside.get("ids"), beside.get("group"))
     arrays = read_npz(file, REQUIRED, OPTIONAL)
+    weights: dict[str, Any] = {name: arrays.get(name) for name in _WEIGHTS}
     layer = LastLayer(
         arrays["features"],
         arrays["outputs"],
@@ -49,7 +50,7 @@ def read_arrays(
         ridge=ridge if ridge is not None else float(_one(arrays, "ridge", 0.0)),
         label_smoothing=float(_one(arrays, "label_smoothing", 0.0)),
         **kept,
-        **{name: arrays.get(name) for name in _WEIGHTS},
+        **weights,
     )
     for name in ("ids", "group"):
         if name in arrays and arrays[name].ndim != 1:

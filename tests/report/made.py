@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from noshadow.attacks.gaussians import best_accuracy
 from noshadow.audit import Audit
-from noshadow.predict import gaussian_accuracy
 
 
 def made_audit(n=600, classes=6, rates=True, seed=0, groups=True, **facts):
@@ -29,7 +29,7 @@ def made_audit(n=600, classes=6, rates=True, seed=0, groups=True, **facts):
     calibration = None
     if rates:
         shift = 12.0 * np.sqrt(exposure)
-        columns["attack_accuracy"] = gaussian_accuracy(shift, np.ones(n), np.ones(n))
+        columns["attack_accuracy"] = best_accuracy(shift, np.ones(n), np.ones(n))
         columns["attack_tpr"] = np.clip(columns["attack_accuracy"] * 2 - 1, 0, 1)
         calibration = {"source": "rerun", "held_out": 300, "scale": 1.0, "spread_in": 1.0, "spread_out": 1.0}
     metadata = {

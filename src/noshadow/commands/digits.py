@@ -27,7 +27,7 @@ from noshadow.trace import Trace
 __all__ = ["RECIPE", "Demo", "Digits", "Trained", "load", "plan", "run_demo", "train", "train_both"]
 
 # As such a network is usually trained. Steps are small enough that every run ends well: with ten times as large ones,
-# one run in twenty read 80 % of its own digits. How well an audit agrees with an attack was no reason for any of it.
+# one run read 80 % of its own digits. How well an audit agrees with an attack was no reason for any of it.
 RECIPE = {"hidden": 64, "epochs": 40, "batch_size": 32, "rate": 0.02, "momentum": 0.9, "weight_decay": 5e-4}
 """Of one hidden layer of ReLU units, by SGD on the mean cross-entropy."""
 

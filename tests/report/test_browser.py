@@ -70,7 +70,7 @@ def worst():
         audit.table[f"group_{group}"] = [f"{group} of the number {k}" for k in rng.integers(0, 40, 5000)]
     audit.table.loc[:30, "attack_accuracy"] = np.nan
     audit.table.loc[40:42, "flagged"] = True
-    audit.metadata["provenance"]["command"] = "noshadow audit " + "--option value " * 12
+    audit.metadata["provenance"]["command"] = "noshadow audit " + "--option value " * 40
     audit.metadata["provenance"]["versions"] = {f"library{k}": "1.2.3" for k in range(9)}
     return html_of(audit, verdict=Policy(0.9, 2).judge(audit), title=name)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from noshadow.bands import BANDS, NOT_RATED, band_counts
@@ -131,14 +132,16 @@ def _top(demo: Demo, count: int) -> pd.DataFrame:
     """The most exposed, with a reason each."""
     audit = demo.audit
     table = audit.top(min(count, len(audit.table)))
-    places = audit.table.index.get_indexer(table.index)
+    places = audit.table.index.get_indexer(table.index).astype(np.int64)
     return table.assign(reason=[reason(standing) for standing in standings(audit.table, places)])
 
 
 def _top_table(top: pd.DataFrame) -> Table:
     table = _plain_table()
-    for name, justify in (("no.", "right"), ("rate", "right"), ("what it is", "left"), ("why", "left")):
-        table.add_column(name, justify=justify)
+    for name in ("no.", "rate"):
+        table.add_column(name, justify="right")
+    for name in ("what it is", "why"):
+        table.add_column(name, justify="left")
     for row in top.to_dict("records"):
         what = in_words(row["target"], row["nearest_class"])
         table.add_row(str(row["id"]), f"{row['attack_accuracy']:.2f}", what, row["reason"])

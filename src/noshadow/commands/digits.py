@@ -139,7 +139,8 @@ def run_demo(seed: int = 0) -> Demo:
 
 def _run(seed: int) -> Demo:
     trained = train_both(seed)
-    members, others = (tuple(part[rows] for part in load()) for rows in (trained.members, trained.others))
+    digits = load()
+    members, others = ((digits.images[rows], digits.labels[rows]) for rows in (trained.members, trained.others))
     result = audit(
         trained.model,
         members,

@@ -48,8 +48,9 @@ def budget_curves(contents: Sequence[BudgetPanel], path: Path, columns: int = 3)
 
 def _draw(axes: Axes, content: BudgetPanel) -> None:
     places = list(range(len(content.models)))
-    spans = [(100 * (v - e), 100 * (v + e)) for v, e in zip(content.together, content.errors, strict=True)]
-    axes.fill_between(places, *zip(*spans, strict=True), color=_TOGETHER, alpha=0.15, lw=0)
+    low = [100 * (value - error) for value, error in zip(content.together, content.errors, strict=True)]
+    high = [100 * (value + error) for value, error in zip(content.together, content.errors, strict=True)]
+    axes.fill_between(places, low, high, color=_TOGETHER, alpha=0.15, lw=0)
     together = [100 * value for value in content.together]
     axes.plot(places, together, color=_TOGETHER, lw=2.2, marker="o", label="exposure and the models")
     alone = [(place, 100 * value) for place, value in zip(places, content.alone, strict=True) if value is not None]

@@ -89,8 +89,8 @@ def compare(before: Audited, after: Audited) -> Comparison:
     rows, columns = (places >= 0).nonzero()[0], places[places >= 0]
     if not len(rows):
         raise InputError(
-            f"compare: no record is in both audits ({first[0]!r} is an id before, {second[0]!r} after); they are "
-            "matched by id: audit both with the same ids="
+            f"compare: no record is in both audits, whose ids are {first.inferred_type} before, {second.inferred_type} "
+            "after; records are matched by id: audit both with the same ids="
         )
     concerns = _concerns(before, after, rows, columns)
     rated = all("attack_accuracy" in audit.table for audit in (before, after))

@@ -53,7 +53,7 @@ def reason(standing: Standing, flagged: bool, while_training: bool = False) -> s
     """The reason in words.
 
     >>> reason(Standing(0.991, 0.4), flagged=False)
-    'Unusual features: more than those of 99 % of the records.'
+    'Unusual features: more than those of 99.1 % of the records.'
     """
     if flagged:
         return "Nothing else resembles it: without this record the fit is undefined."

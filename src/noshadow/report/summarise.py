@@ -248,7 +248,9 @@ def provenance(shown: Shown) -> tuple[tuple[str, str], ...]:
         ),
     ]
     kept = ("Weights, SHA-256", "Data, SHA-256") if not shown.public else ()
-    return tuple((name, str(value) if value else "not recorded") for name, value in rows if value or name in kept)
+    return tuple(
+        (name, shorten(str(value)) if value else "not recorded") for name, value in rows if value or name in kept
+    )
 
 
 def _plain(value: Any) -> str:

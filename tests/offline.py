@@ -11,6 +11,7 @@ import ipaddress
 import os
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 SENDS = ("socket.connect", "socket.sendto", "socket.sendmsg")
@@ -34,10 +35,13 @@ def is_here(host: object) -> bool:
 
 def _own_addresses() -> list[str]:
     """As Ray has them: its processes meet at the address of the machine."""
-    try:
-        return socket.gethostbyname_ex(socket.gethostname())[2]  # in /etc/hosts
-    except OSError:
-        return []
+    found = []
+    with suppress(OSError):
+        found += socket.gethostbyname_ex(socket.gethostname())[2]  # in /etc/hosts
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as nowhere:
+        nowhere.connect(("198.51.100.1", 9))  # nothing is sent: it tells which address would be used
+        found.append(nowhere.getsockname()[0])
+    return found
 
 
 def hook(event: str, arguments: tuple) -> None:

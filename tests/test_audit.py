@@ -173,3 +173,19 @@ def test_metadata_say_what_was_weighted(tmp_path):
     path = audit(LastLayer(x, z, y, **options)).save(tmp_path / "a.parquet")
     facts = json.loads(pq.read_schema(path).metadata[b"noshadow"])
     assert (facts["sample_weight"], facts["class_weight"], facts["label_smoothing"]) == (True, [1.0, 2.0, 3.0], 0.1)
+
+
+def test_an_estimator_that_stopped_short_is_told_to_go_on():
+    """A regression has no training run to trace: what it lacks are iterations."""
+    from sklearn.datasets import load_breast_cancer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import scale
+
+    x, y = load_breast_cancer(return_X_y=True)
+    x = scale(x)
+    short, done = (audit(LogisticRegression(tol=tol, max_iter=1000).fit(x, y), (x, y)) for tol in (1e-2, 1e-9))
+    assert "attack_accuracy" not in short.table
+    (hint,) = short.metadata["advice"]
+    assert "smaller tol=" in hint
+    assert "attack_accuracy" in done.table
+    assert done.metadata["advice"] == []

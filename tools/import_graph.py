@@ -104,6 +104,17 @@ def drawing(graph: dict[str, set[str]]) -> str:
     return "\n".join([*lines, "```"])
 
 
+def table(graph: dict[str, set[str]]) -> str:
+    """The same as a Markdown table, for a site without scripts: a row per layer, the highest first."""
+    lines = ["| layer | part | imports, beside what these import |", "|--:|---|---|"]
+    for number, layer in reversed(list(enumerate(LAYERS))):
+        for part in layer:
+            if part in graph:
+                direct = graph[part] - {far for other in graph[part] for far in _reachable(graph, other)}
+                lines.append(f"| {number} | `{part}` | {', '.join(f'`{other}`' for other in sorted(direct)) or '–'} |")
+    return "\n".join(lines)
+
+
 def _reachable(graph: dict[str, set[str]], part: str) -> set[str]:
     found: set[str] = set()
     waiting = list(graph.get(part, ()))

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -498,6 +498,11 @@ def _advice(facts: dict[str, Any], layer: LastLayer, untrained: bool) -> list[st
     """What would make the answer sharper, and how to get it."""
     hints = []
     linear = facts["linearity"] is not None and facts.get("stationarity") is not None and facts["stationarity"] < 0.1
+    if untrained and facts["calibration"] is None and facts.get("stationarity") is not None and not linear:
+        return [
+            "the fit stopped short of its optimum, so that its own law says nothing of success rates; fit it with a "
+            "smaller tol= and more iterations, or pass held_out= and rerun="
+        ]
     if facts["trace"] != "mean outputs" and not linear:
         hints.append(
             "ranked from the final model alone; a network that has memorised a record hides it. Record a "
@@ -527,7 +532,7 @@ def _metadata(found: Extracted, diagnostics: Diagnostics, ranking: str, full_ste
     return {
         "noshadow": __version__,
         "torch": torch.__version__,
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "model": found.source,
         **found.facts,
         "head": layer.head,

@@ -17,7 +17,7 @@ import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -156,7 +156,7 @@ def save_layer(
         "weights_sha256": weights_sha256(layer, layer),
         "data_sha256": data_sha256(layer),
         "versions": versions(),
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     facts = ("head", "ridge", "bias", "penalize_bias", "label_smoothing", "coefficients", "class_weight")
     save_parts(path, layer.source, {name: getattr(layer, name) for name in facts}, tensors, about)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-import sys
+import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noshadow.errors import FileError, InputError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 if TYPE_CHECKING:
     from noshadow.audit import Audit

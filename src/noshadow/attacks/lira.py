@@ -110,7 +110,7 @@ def lira(
         What μ is; the variance is about the mean in both.
     members : "higher", "lower" or "either"
         Whether members' signals are higher (logits), lower (losses) or either (signed residuals). "offline" needs one
-        of the first two; with "either" the tiebreak is |d̂′|.
+        of the first two; with "either" the tiebreak is the size of d̂′.
     constant : "raise" or "tie"
         Records whose signal never varies: an error, or scored on the threshold (0 online).
     progress : Progress, optional

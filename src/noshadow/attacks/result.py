@@ -133,12 +133,12 @@ class AttackResult:
         """(N,) d̂′ turned so that positive is the way members move: it orders equal success rates.
 
         A loss falls on members and a logit rises: ``direction`` is the sign that the exposed records share. A
-        statistic without one, such as a signed residual, separates by |d̂′|.
+        statistic without one, such as a signed residual, separates by its size.
         """
         return self.separation * self.direction if self.direction else np.abs(self.separation)
 
     def epsilon_lower_bound(self, confidence: float = 0.95, delta: float = 0.0) -> float:
-        """Lower confidence bound on ε; see :mod:`noshadow.attacks.epsilon` for what it rests on.
+        """Lower confidence bound on ε; see ``noshadow.attacks.epsilon`` for what it rests on.
 
         Parameters
         ----------

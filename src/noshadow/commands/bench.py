@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +25,7 @@ _NAMED = (*_TRAINING, "data", "cache", "store", "output", "pages", "readme")
 _OPTIONS = {"setting": "SETTING", "results": "RESULTS", **{name: f"--{name}" for name in _NAMED}}
 
 
-class ScaleName(str, Enum):
+class ScaleName(StrEnum):
     """How much is run."""
 
     smoke = "smoke"
@@ -33,7 +33,7 @@ class ScaleName(str, Enum):
     paper = "paper"
 
 
-class EngineName(str, Enum):
+class EngineName(StrEnum):
     """Where models are trained."""
 
     processes = "processes"

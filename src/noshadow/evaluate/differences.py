@@ -77,7 +77,7 @@ def best_scores(values: Mapping[str, Any], confidence: float = 0.95) -> set[str]
 
 
 def deviations_apart(mean: float, std: float, other_mean: float, other_std: float) -> float:
-    """|mean − other mean| / √(std² + other std²): how far apart two estimates are; ∞ where neither has a deviation.
+    """How far apart two estimates are, in √(std² + other std²); ∞ where neither has a deviation.
 
     Parameters
     ----------

@@ -17,7 +17,7 @@ class Reliability:
     """Means of equally many records each, in ascending order of the prediction, and the error.
 
     predicted, measured  (bins,)
-    error                mean over the bins of |predicted − measured|
+    error                mean distance of the two over the bins
     """
 
     predicted: tuple[float, ...]

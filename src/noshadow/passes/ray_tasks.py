@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -45,6 +46,7 @@ class RayTasks:
         self._started_here = not ray.is_initialized()
         if self._started_here and address is None:
             home = str(Path(__file__).resolve().parents[2])  # of noshadow: workers import nothing else of ours
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would ask where it runs, and tell its makers
             ray.init(
                 address="local",
                 num_cpus=workers,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import Any
 
 from noshadow.errors import missing_extra
@@ -32,6 +33,7 @@ class RayEngine:
         self._threads = threads
         self._started_here = not ray.is_initialized()
         if self._started_here and address is None:
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would ask where it runs, and tell its makers
             ray.init(
                 address="local",
                 num_cpus=None if workers is None else workers * threads,

@@ -24,8 +24,10 @@ class TraceCallback(TrainerCallback):
 
     Parameters
     ----------
-    trace : the trace; None: a new one, ``callback.trace``
-    data : the training data in their order; None: those of the trainer, with its collator
+    trace : Trace, optional
+        None: a new one, ``callback.trace``.
+    data : Dataset or DataLoader, optional
+        The training data in their order; None: those of the trainer, with its collator.
 
     Notes
     -----

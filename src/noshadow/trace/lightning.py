@@ -30,8 +30,10 @@ class TraceCallback(_base()):  # type: ignore[misc]  # known when it runs
 
     Parameters
     ----------
-    trace : the trace; None: a new one, ``callback.trace``
-    data : the training data in their order; None: those of the trainer
+    trace : Trace, optional
+        None: a new one, ``callback.trace``.
+    data : Dataset or DataLoader, optional
+        The training data in their order; None: those of the trainer.
 
     Notes
     -----

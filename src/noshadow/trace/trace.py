@@ -42,12 +42,16 @@ class Trace:
 
     Parameters
     ----------
-    head : "squared", "logistic" or "softmax"; None: read off the model and the targets, or asked for where they leave
-        a choice
-    loss : the loss that the model is trained with, by name or as a torch criterion; says the head too
-    label_smoothing : ε of a softmax trained on (1 − ε)·e_y + ε/m
-    layer, output : which linear layer, which of several outputs of a torch module, as in ``noshadow.audit``
-    batch_size : of an evaluation pass, where the data have no batches of their own
+    head : "squared", "logistic" or "softmax", optional
+        None: read off the model and the targets, or asked for where they leave a choice.
+    loss : str or torch criterion, optional
+        The loss that the model is trained with; says the head too.
+    label_smoothing : float, optional
+        ε of a softmax trained on (1 − ε)·e_y + ε/m.
+    layer, output : str or int, optional
+        Which linear layer, which of several outputs of a torch module, as in ``noshadow.audit``.
+    batch_size : int
+        Of an evaluation pass, where the data have no batches of their own.
 
     Examples
     --------
@@ -99,11 +103,21 @@ class Trace:
 
         Parameters
         ----------
-        model : torch Module
-        data : its training data, as ``noshadow.audit`` takes them
-        outputs : (b, m) logits or predictions
-        targets : (b,) or (b, q)
-        rows : (b,) whole numbers from 0
+        model : torch.nn.Module, optional
+            The model as it is after the epoch.
+        data : Dataset, DataLoader or (X, y), optional
+            Its training data, as ``noshadow.audit`` takes them.
+        outputs : array (b, m), optional
+            Logits or predictions.
+        targets : array (b,) or (b, q), optional
+            Of the same records.
+        rows : array (b,) of int, optional
+            Their places in the data, from 0.
+
+        Raises
+        ------
+        InputError
+            Records that are missing, repeated or others than before; values that are not finite.
         """
         if (model is None) == (outputs is None):
             raise InputError("model, outputs: pass either the model and its data, or outputs")
@@ -212,7 +226,25 @@ class Trace:
 
     @classmethod
     def from_losses(cls, losses: Any, mean_outputs: Any = None) -> Trace:
-        """From the losses (epochs, n) after each epoch and, where they were kept, the mean outputs (n, m)."""
+        """From the losses after each epoch and, where they were kept, the mean outputs.
+
+        Parameters
+        ----------
+        losses : array (epochs, n)
+            In nats, or in squared units of the target.
+        mean_outputs : array (n, m), optional
+            z̄ of the records.
+
+        Returns
+        -------
+        Trace
+
+        Examples
+        --------
+        >>> import noshadow
+        >>> noshadow.Trace.from_losses([[2.0, 1.0], [1.0, 0.5]]).mean_loss.tolist()
+        [1.5, 0.75]
+        """
         all_losses = AllLosses(losses)
         outputs, epochs = None, len(all_losses.values)
         if mean_outputs is not None:
@@ -228,10 +260,32 @@ class Trace:
     def from_outputs(
         cls, outputs: Any, targets: Any = None, head: str | None = None, *, label_smoothing: float | None = None
     ) -> Trace:
-        """From the outputs (epochs, n, m) of all records, in their order, after each epoch.
+        """From the outputs of all records, in their order, after each epoch.
 
         Losses are taken at once where targets and head are given; else when the trace meets a layer, which has both.
         The array is held, not copied, until then.
+
+        Parameters
+        ----------
+        outputs : array (epochs, n, m)
+            Logits or predictions.
+        targets : array (n,) or (n, q), optional
+            Of the records.
+        head : "squared", "logistic" or "softmax", optional
+            With the targets.
+        label_smoothing : float, optional
+            ε of the labels that the losses are to.
+
+        Returns
+        -------
+        Trace
+
+        Examples
+        --------
+        >>> import noshadow
+        >>> trace = noshadow.Trace.from_outputs([[[0.0], [1.0]], [[2.0], [3.0]]], [1, 1], "logistic")
+        >>> trace.epochs, trace.mean_outputs.tolist()
+        (2, [[1.0], [2.0]])
         """
         values = as_floats(outputs, "outputs")
         if values.ndim != 3 or 0 in values.shape:
@@ -261,11 +315,19 @@ class Trace:
 
         Parameters
         ----------
-        model : torch Module; its own weights are back at the end, whatever happens
-        state_dicts : of this model, in any number: mappings, paths of .safetensors files or of .pt files that hold
-            nothing but tensors, or folders with one of them
-        data : the training data, as ``noshadow.audit`` takes them
-        options : as for ``Trace``
+        model : torch.nn.Module
+            Its own weights are back at the end, whatever happens.
+        state_dicts : list of mappings or paths
+            Of this model, in any number: state dicts, .safetensors files, .pt files that hold nothing but tensors, or
+            folders with one of them.
+        data : Dataset, DataLoader or (X, y)
+            The training data, as ``noshadow.audit`` takes them.
+        **options
+            As for ``Trace``.
+
+        Returns
+        -------
+        Trace
 
         Examples
         --------

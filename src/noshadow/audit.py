@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -98,7 +98,7 @@ class Audit:
         if count == 0:
             raise InputError(f"top: {share!r} is neither a share (at most 1.0) nor a whole number of records")
         order = self.table.sort_values(["flagged", self.ranking], ascending=False, kind="stable")
-        return cast(pd.DataFrame, order.head(count))
+        return order.head(count)
 
     def save(self, path: str | Path) -> Path:
         """Write the table: .parquet with the metadata in its schema, or .csv with them beside it in .csv.json.

@@ -293,6 +293,8 @@ def budget_found(
         return None
     head = get_head(setting.head)
     direction = next(iter(head.signals.values())).members
+    if direction == "either":  # which no head has for its first signal
+        return None
     signal = attacks.signal(outputs, targets, setting.head)
     members = scored.members[:_FEW_TARGETS]
     top, kept_share = RECALLS[HEADLINE]

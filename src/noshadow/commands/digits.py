@@ -144,7 +144,7 @@ def _run(seed: int) -> Demo:
     result = audit(
         trained.model,
         members,
-        ids=trained.members,
+        ids=trained.members.tolist(),
         trace=trained.trace,
         rerun=trained.rerun,
         held_out=others,

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from noshadow.heads import HEADS, get_head
 from noshadow.report.items import shorten
 from noshadow.report.shown import Breakdown, Row
 from noshadow.report.suppress import merge, overlaps, withhold
@@ -30,7 +31,8 @@ def group_columns(table: pd.DataFrame) -> dict[str, str]:
 def has_classes(table: pd.DataFrame, facts: Mapping[str, Any]) -> bool:
     if "target" not in table:
         return False
-    return facts.get("head") in ("softmax", "logistic") or not pd.api.types.is_numeric_dtype(table["target"])
+    head = facts.get("head")
+    return (head in HEADS and get_head(head).classifies) or not pd.api.types.is_numeric_dtype(table["target"])
 
 
 def label(value: Any, names: Mapping[str, str] | None = None) -> str:

@@ -123,7 +123,8 @@ def test_columns_of_frames_are_encoded_as_at_fit(data):
     towns = (frame["town"].to_numpy()[:, None] == ["A", "B", "C"]).astype(float)
     by_hand = np.hstack([(x - x.mean(0)) / x.std(0), towns])
     plain = audit(LogisticRegression().fit(by_hand, names), (by_hand, names))
-    for column in plain.table.columns.drop(["id", "target"]):
+    assert list(result.table["nearest_class"]) == list(plain.table["nearest_class"])
+    for column in plain.table.columns.drop(["id", "target", "nearest_class"]):
         np.testing.assert_allclose(result.table[column], plain.table[column], rtol=1e-5)
     assert list(result.table["target"]) == list(names)
     same(result, audit(model, (frame[["town", *"dcba"]], names)))  # this transformer picks its columns by name

@@ -57,7 +57,8 @@ def plain(network=None, records=None):
 
 def equal(one, other):
     pd.testing.assert_frame_equal(one.table, other.table, rtol=1e-6)  # other batches: other sums in the forward pass
-    facts = {"date", "stationarity", "best_ridge", "linearity"}
+    facts = {"date", "stationarity", "best_ridge", "linearity", "provenance"}  # of the last bits of the features, too
+    assert one.metadata["provenance"]["weights_sha256"] == other.metadata["provenance"]["weights_sha256"]
     assert {k: v for k, v in one.metadata.items() if k not in facts} == {
         k: v for k, v in other.metadata.items() if k not in facts
     }

@@ -96,8 +96,9 @@ def _choices(results: Results) -> list[str]:
         "the mean output alone, the leave-one-out gap, the shift of the attack's statistic. Of the settings on this "
         "page UCI Energy was among those looked at; the others are confirmations.",
         "",
-        "**Afterwards, too**, the sizes of the CIFAR-100 and SST-2 networks were chosen so that LiRA agrees with "
-        "itself; whether exposure agrees with LiRA was not looked at for that.",
+        "**Also after looking**, at LiRA alone: the size of the CIFAR-100 network and its training at the scale of one "
+        "machine, so that LiRA agrees with itself. A setting that is not in the table has not been run with traces and "
+        "reruns yet.",
     ]
 
 

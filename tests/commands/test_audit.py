@@ -163,6 +163,12 @@ def test_without_rates_a_policy_is_not_met_but_not_judged(tmp_path):
     assert "no predicted rates" in text
     assert "--held-out" in text
     assert "--rerun" in text
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "audit.html").write_text("Policy met, says an older audit", encoding="utf-8")
+    refused(tmp_path / "a.npz", "--fail-above", "0.9", "-o", tmp_path / "out")
+    report = (tmp_path / "out" / "audit.html").read_text(encoding="utf-8")
+    assert "Policy met" not in report
+    assert "cannot say how many records are at risk" in report
     found = shown(tmp_path / "a.npz")
     assert not found["rated"]
     assert found["bands"]["not rated"] == 80
@@ -212,6 +218,7 @@ def test_held_out_records_and_a_rerun_from_files(tmp_path):
     wanted = audit(members, trace=losses, held_out=held, rerun=(one, two))
     assert found["summary"] == pytest.approx(wanted.summary())
     assert "--rerun-held-out" in refused(files["a"], *options[:2], *options[4:], code=2)
+    assert "--rerun-held-out: with held-out records" in refused(files["a"], *options[:4], code=2)
     assert "--held-out: 80 of its 80 records" in refused(files["a"], "--held-out", files["a"], code=2)
 
 

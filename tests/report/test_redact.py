@@ -127,3 +127,31 @@ def test_a_column_that_is_not_there_is_refused():
     empty = made_audit()
     with pytest.raises(InputError, match=r"audit: it has no records"):
         redact(dataclasses.replace(empty, table=empty.table.head(0)))
+
+
+@pytest.mark.parametrize("over", range(1, 10))
+def test_a_public_verdict_does_not_say_how_small_a_small_count_is(over):
+    """Whatever 1 to 9 records are over a rate: no policy that allows so many tells them from one more or less."""
+    said = set()
+    for most in range(1, 10):
+        audit = made_audit(400)
+        audit.table["attack_accuracy"] = [0.95] * over + [0.55] * (400 - over)
+        said.add(redact(audit, public=True, verdict=Policy(0.9, most).judge(audit)).verdict)
+    assert len(said) <= 2  # met, not met; not by how many
+    assert all("fewer than 10 records" in sentence for _, sentence in said)
+
+
+def test_a_public_verdict_says_what_it_rests_on():
+    audit = made_audit(400, calibration={"source": "gap", "held_out": 300})
+    _, sentence = redact(audit, public=True, verdict=Policy(0.9, 400).judge(audit)).verdict
+    assert sentence.endswith("met, by rates that no rerun calibrated.")
+    assert "allows 400 records" in sentence
+
+
+def test_flagged_records_do_not_tell_the_few_others_of_their_band():
+    for certain, flagged, shown in ((16, 15, None), (30, 15, 15), (15, 15, 15), (20, 5, None), (20, 0, 0)):
+        audit = made_audit(400)
+        audit.table["attack_accuracy"] = [0.95] * certain + [0.55] * (400 - certain)
+        audit.table["flagged"] = np.arange(400) < flagged
+        assert redact(audit, public=True).flagged == shown
+        assert redact(audit).flagged == flagged

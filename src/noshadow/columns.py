@@ -102,7 +102,8 @@ def _group(values: Any, n: int, name: str) -> pd.Series[Any]:
     if column.dtype != object or held in ("string", "empty"):
         return column
     if held == "boolean":  # some are missing, or they came as objects: files have no such yes and no
-        return column.map({True: "True", False: "False"}).astype(object).where(column.notna(), None)
+        words: pd.Series[Any] = column.map({True: "True", False: "False"}).astype(object).where(column.notna(), None)
+        return words
     return _numbers(column, name)
 
 

@@ -198,6 +198,15 @@ def test_arrays_in_all_their_files(tmp_path):
     np.testing.assert_array_equal(pd.read_parquet(tmp_path / "s.parquet")["newton"], wanted.table["newton"])
 
 
+def test_arrays_under_another_name_are_not_left_out_in_silence(tmp_path):
+    x, z, y = arrays()
+    np.savez(tmp_path / "a.npz", features=x, outputs=z, targets=y, id=np.arange(80) + 7)
+    notes = shown(tmp_path / "a.npz")["notes"]
+    assert any(note.startswith("FILE: what it calls id is not read; arrays may be features") for note in notes)
+    np.savez(tmp_path / "a.npz", features=x, outputs=z, targets=y, ids=np.arange(80) + 7)
+    assert not any("not read" in note for note in shown(tmp_path / "a.npz")["notes"])
+
+
 def test_held_out_records_and_a_rerun_from_files(tmp_path):
     rng = np.random.default_rng(0)
     x, z, y = arrays()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 
@@ -181,7 +182,8 @@ def test_a_truncated_file_is_refused(result, tmp_path):
 def test_what_no_file_gives_back_is_refused(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(4, 1))
-    held = audit(LastLayer(x, x, rng.normal(size=4), "squared"), ids=["a", 1, "b", 2])
+    held = audit(LastLayer(x, x, rng.normal(size=4), "squared"))
+    held.table["id"] = pd.Series(["a", 1, "b", 2], dtype=object)
     for name in ("a.parquet", "a.csv"):
         with pytest.raises(InputError, match="path: column 'id' holds values of kind mixed"):
             held.save(tmp_path / name)
@@ -213,3 +215,12 @@ def test_a_summary_is_flat_and_names_nobody(result):
     x = np.random.default_rng(0).normal(size=(30, 2))
     rough = audit(LastLayer(x, 3 * x, np.arange(30) % 2)).summary()
     assert not any(name.startswith(("records_", "attack_")) for name in rough)
+
+
+def test_a_summary_does_not_pass_over_what_has_no_bound(result):
+    table = result.table.copy()
+    table.loc[0, result.ranking] = np.inf
+    found = dataclasses.replace(result, table=table).summary()
+    assert f"{result.ranking}_max" not in found  # of the others it would be too low
+    assert f"{result.ranking}_mean" not in found
+    assert found[f"{result.ranking}_median"] == pytest.approx(np.median(table[result.ranking]))

@@ -231,6 +231,7 @@ def hostile(path, saved, facts=None, about=None, tensors=None):
         {"about": {"columns": [["nothing", "text"]]}},
         {"about": {"columns": "text"}},
         {"about": {"classes": ["a"]}},
+        {"about": {"classes": ["a", "b", "c", "d"]}},
         {"about": {"classes": {"a": 1}}},
         {"about": {"features": "mine"}},
         {"about": {"features": 3}},

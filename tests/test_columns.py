@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +11,7 @@ import torch
 from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeClassifier
 from sklearn.neural_network import MLPClassifier
 
-from noshadow import InputError, LastLayer, audit
+from noshadow import Audit, Bundle, InputError, LastLayer, audit, last_layer
 
 
 def layer(n=40, p=3, m=4, seed=0):
@@ -132,3 +134,66 @@ def test_class_names_are_kept_by_class():
             audit(layer(), class_names=given)
     with pytest.raises(InputError, match="class_names: the targets are values"):
         audit(LinearRegression().fit(x, x[:, 0]), (x, x[:, 0]), class_names=["a"])
+
+
+@pytest.mark.parametrize(
+    ("groups", "wanted"),
+    [
+        ([True, None] * 20, ["True", None]),
+        (pd.array([True, None] * 20, dtype="boolean"), ["True", None]),
+        (np.array([True, False] * 20, dtype=object), ["True", "False"]),
+        (pd.array([1, 2] * 20, dtype="Int64"), [1, 2]),
+        (np.array([1, 2.5] * 20, dtype=object), [1.0, 2.5]),
+    ],
+)
+def test_groups_that_came_as_objects_can_be_saved(groups, wanted, tmp_path):
+    found = audit(layer(), groups=groups)
+    assert as_it_is(found) == wanted
+    for name in ("a.parquet", "a.csv"):
+        assert as_it_is(Audit.load(found.save(tmp_path / name))) == wanted
+    layer().save(tmp_path / "l.safetensors", groups=groups)
+    assert as_it_is(audit(Bundle.load(tmp_path / "l.safetensors"))) == wanted
+
+
+def as_it_is(found):
+    return [None if pd.isna(value) else value for value in found.table["group"][:2]]
+
+
+def test_groups_of_whole_numbers_may_be_missing(tmp_path):
+    found = audit(layer(), groups=pd.array([1, None] * 20, dtype="Int64"))
+    values = Audit.load(found.save(tmp_path / "a.csv")).table["group"]
+    assert values[0] == 1.0
+    assert values.isna().tolist() == [False, True] * 20
+    with pytest.raises(InputError, match="groups: a number is too large"):
+        audit(layer(), groups=[2**70 + k for k in range(40)])
+
+
+@pytest.mark.parametrize(
+    ("ids", "kind"),
+    [
+        ([(k, "a") for k in range(40)], "mixed"),
+        ([uuid.UUID(int=k) for k in range(40)], "mixed"),
+        ([b"%d" % k for k in range(40)], "bytes"),
+        ([1, "1", *range(2, 40)], "mixed-integer"),
+        ([2**70 + k for k in range(40)], "integer"),
+        (pd.date_range("2026", periods=40).date, "date"),
+    ],
+)
+def test_ids_that_no_file_holds_are_refused_before_the_work(ids, kind):
+    with pytest.raises(InputError, match=rf"ids: they are of kind {kind}; pass text"):
+        audit(layer(), ids=ids)
+
+
+def test_ids_may_be_a_tensor():
+    assert audit(layer(), ids=torch.arange(40) + 7).table["id"].tolist() == list(range(7, 47))
+
+
+def test_an_index_of_several_levels_is_refused_before_the_work(tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = pd.DataFrame(rng.normal(size=(30, 2)), columns=["a", "b"]), np.array([0, 1] * 15)
+    pairs = x.set_axis(pd.MultiIndex.from_arrays([range(30), range(30)]))
+    model = LogisticRegression().fit(x, y)
+    for work in (audit, lambda *given: last_layer(*given).save(tmp_path / "l.safetensors")):
+        with pytest.raises(InputError, match=r"ids: they are of kind mixed.*reset_index"):
+            work(model, (pairs, y))
+    assert audit(model, (pairs, y), ids=range(30)).table["id"].tolist() == list(range(30))

@@ -100,3 +100,9 @@ def test_policies_in_files(tmp_path):
         assert str(caught.value).startswith("policy: ")
     with pytest.raises(InputError, match=r"policy: .*none.toml cannot be read"):
         Policy.read(tmp_path / "none.toml")
+
+
+def test_the_sentence_gives_the_rate_as_it_is():
+    assert "above 0.99999999 or" in Policy(0.99999999).judge(with_rates([0.5])).sentence
+    assert "above 1 or" in Policy(1.0).judge(with_rates([1.0])).sentence
+    assert Policy(1.0).judge(with_rates([1.0])).met

@@ -247,12 +247,16 @@ def _render() -> Any:
 
 
 def _spread_of(values: pd.Series[Any]) -> dict[str, float]:
-    """Mean, median, 99 % quantile and maximum of a column; nothing where it is empty."""
+    """Mean, median, 99 % quantile and maximum of a column; nothing where it is empty.
+
+    A value without bound counts: the maximum of the others would be that of no record to worry about.
+    """
     known = values.to_numpy(dtype=np.float64)
-    known = known[np.isfinite(known)]
+    known = known[~np.isnan(known)]
     if not len(known):
         return {}
-    median, high = np.quantile(known, (0.5, 0.99))
+    with np.errstate(invalid="ignore"):  # between infinite ones
+        median, high = np.quantile(known, (0.5, 0.99))
     return {"mean": known.mean(), "median": median, "p99": high, "max": known.max()}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -20,22 +20,30 @@ _CHUNK = 65_536  # records at a time
 
 def names_of(ids: Sequence[Any] | None, index: pd.Index[Any] | None, n: int) -> Any:
     """A name for each of n records: the ids, the index of the data, or 0, 1, …"""
-    if ids is None:
-        return np.arange(n) if index is None else index.to_numpy()
+    if ids is None and index is None:
+        return np.arange(n)
+    remedy = "" if ids is not None else "; they are the index of X: pass ids=, or X.reset_index(drop=True)"
     try:
-        names = pd.Index(ids)
+        values = ids.detach().cpu().numpy() if isinstance(ids, torch.Tensor) else index if ids is None else ids
+        names = pd.Index(cast(Any, values), tupleize_cols=False)
     except (TypeError, ValueError) as error:
         raise InputError(f"ids: expected a name for each record ({' '.join(str(error).split())[:200]})") from None
     if len(names) != n:
-        raise InputError(f"ids: {len(names)} names for {n} records")
+        raise InputError(f"ids: {len(names)} names for {n} records{remedy}")
     missing = np.flatnonzero(names.isna()).tolist()
     if missing:
-        raise InputError(f"ids: none in {name_rows(missing)} (counted from 0); every record needs a name")
+        raise InputError(f"ids: none in {name_rows(missing)} (counted from 0); every record needs a name{remedy}")
     repeated = np.flatnonzero(names.duplicated(keep=False))
     if len(repeated):  # the rows, as messages may end up in logs that are not to name anybody
         alike = np.flatnonzero(names == names[repeated[0]]).tolist()
-        raise InputError(f"ids: the same name in {name_rows(alike)} (counted from 0); names must be unique")
-    return names.to_numpy()
+        raise InputError(f"ids: the same name in {name_rows(alike)} (counted from 0); names must be unique{remedy}")
+    found = names.to_numpy()
+    held = pd.api.types.infer_dtype(found, skipna=False)
+    if held not in ("string", "integer", "floating", "boolean", "datetime64") or (
+        found.dtype == object and held != "string"
+    ):  # said now, and not by the file that cannot hold them when all is done
+        raise InputError(f"ids: they are of kind {held}; pass text, as [str(one) for one in ids], or numbers{remedy}")
+    return found
 
 
 def target_columns(found: Extracted) -> dict[str, Any]:
@@ -80,7 +88,7 @@ def _group(values: Any, n: int, name: str) -> pd.Series[Any]:
     if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
         raise InputError(f"{name}: expected a value per record, got {type(values).__name__}")
     array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else values
-    if isinstance(array, (pd.Series, pd.Categorical, pd.Index)):
+    if isinstance(array, (pd.Series, pd.api.extensions.ExtensionArray, pd.Index)):
         plain = array.dtype.categories.dtype if isinstance(array.dtype, pd.CategoricalDtype) else array.dtype
         text = not isinstance(plain, np.dtype) or plain.kind == "O"
         array = array.astype(object).tolist() if text else np.asarray(array)
@@ -91,7 +99,22 @@ def _group(values: Any, n: int, name: str) -> pd.Series[Any]:
     held = pd.api.types.infer_dtype(column, skipna=True)
     if held not in ("string", "empty", "boolean", "integer", "floating", "mixed-integer-float", "datetime64"):
         raise InputError(f"{name}: its values are of kind {held}; pass text, or numbers")
-    return column
+    if column.dtype != object or held in ("string", "empty"):
+        return column
+    if held == "boolean":  # some are missing, or they came as objects: files have no such yes and no
+        words: pd.Series[Any] = column.map({True: "True", False: "False"}).astype(object).where(column.notna(), None)
+        return words
+    return _numbers(column, name)
+
+
+def _numbers(column: pd.Series[Any], name: str) -> pd.Series[Any]:
+    """Numbers that came as objects; with NaN where one is missing."""
+    if column.isna().any():
+        return column.map(lambda value: np.nan if pd.isna(value) else float(value)).astype(np.float64)
+    try:
+        return column.astype(np.int64 if column.map(lambda value: float(value).is_integer()).all() else np.float64)
+    except OverflowError:
+        raise InputError(f"{name}: a number is too large for 64 bits; pass text") from None
 
 
 def class_names_of(class_names: Any, found: Extracted) -> dict[str, str] | None:

@@ -9,7 +9,7 @@ from noshadow.errors import name_rows
 from noshadow.layer import LastLayer
 from noshadow.predict import Calibration
 
-__all__ = ["Accuracy", "Diagnostics", "concerns"]
+__all__ = ["FEW_HELD_OUT", "Accuracy", "Diagnostics", "concerns"]
 
 _LINEAR = 0.02
 _STATIONARY = 1.0  # leftover gradients, in those of a typical record, that are not worth a word
@@ -18,7 +18,8 @@ _UNRELATED = -2.0  # standard errors by which halved outputs fit better; trainin
 # half, but a ridge that nobody used and that is far too large swamps what they had left.
 _TOO_LARGE = 0.3
 _TOO_SMALL = 0.1
-_FEW = 100  # held-out records
+FEW_HELD_OUT = 100
+"""With fewer held-out records predicted rates are rough."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def _of_rates(found: Calibration | None) -> tuple[str, ...]:
             "held_out: its records fit as well as the members do, so that no shift was found and every predicted rate "
             "is that of a coin; if the model was trained on them, pass others"
         )
-    if found.held_out < _FEW:
+    if found.held_out < FEW_HELD_OUT:
         notes.append(
             f"held_out: {found.held_out} records leave the predicted rates rough; some hundreds make them steady"
         )

@@ -20,7 +20,8 @@ __all__ = ["Policy", "Verdict"]
 
 _LARGEST = 2**20  # bytes of a policy file
 _HOW_TO_GET_RATES = (
-    "pass held_out=, records that the model was not trained on, and rerun=, a second model trained with another seed"
+    "audit again with held_out=, records that the model was not trained on, and rerun=, a second model trained with "
+    "another seed"
 )
 
 
@@ -126,10 +127,10 @@ class Policy:
         rough = ", by rates that no rerun calibrated" if calibration.get("source") == "gap" else ""
         sentence = (
             f"{over:,} of {len(rates):,} records {'has' if over == 1 else 'have'} a predicted success rate above "
-            f"{self.fail_above:g} or {'is' if over == 1 else 'are'} fully exposed; the policy allows "
+            f"{self.fail_above:.12g} or {'is' if over == 1 else 'are'} fully exposed; the policy allows "
             f"{self.max_records:,}: {'met' if met else 'not met'}{rough}."
         )
-        return Verdict(met, over, self, sentence)
+        return Verdict(met, over, self, sentence, rough)
 
 
 @dataclass(frozen=True)
@@ -140,9 +141,11 @@ class Verdict:
     over      how many records are over the rate, or flagged
     policy    which policy
     sentence  the same for a reader
+    rough     what a reader is to know of rates that nothing calibrated; empty where they are
     """
 
     met: bool
     over: int
     policy: Policy
     sentence: str
+    rough: str = ""

@@ -163,6 +163,12 @@ def test_without_rates_a_policy_is_not_met_but_not_judged(tmp_path):
     assert "no predicted rates" in text
     assert "--held-out" in text
     assert "--rerun" in text
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "audit.html").write_text("Policy met, says an older audit", encoding="utf-8")
+    refused(tmp_path / "a.npz", "--fail-above", "0.9", "-o", tmp_path / "out")
+    report = (tmp_path / "out" / "audit.html").read_text(encoding="utf-8")
+    assert "Policy met" not in report
+    assert "cannot say how many records are at risk" in report
     found = shown(tmp_path / "a.npz")
     assert not found["rated"]
     assert found["bands"]["not rated"] == 80
@@ -192,6 +198,15 @@ def test_arrays_in_all_their_files(tmp_path):
     np.testing.assert_array_equal(pd.read_parquet(tmp_path / "s.parquet")["newton"], wanted.table["newton"])
 
 
+def test_arrays_under_another_name_are_not_left_out_in_silence(tmp_path):
+    x, z, y = arrays()
+    np.savez(tmp_path / "a.npz", features=x, outputs=z, targets=y, id=np.arange(80) + 7)
+    notes = shown(tmp_path / "a.npz")["notes"]
+    assert any(note.startswith("FILE: what it calls id is not read; arrays may be features") for note in notes)
+    np.savez(tmp_path / "a.npz", features=x, outputs=z, targets=y, ids=np.arange(80) + 7)
+    assert not any("not read" in note for note in shown(tmp_path / "a.npz")["notes"])
+
+
 def test_held_out_records_and_a_rerun_from_files(tmp_path):
     rng = np.random.default_rng(0)
     x, z, y = arrays()
@@ -212,6 +227,7 @@ def test_held_out_records_and_a_rerun_from_files(tmp_path):
     wanted = audit(members, trace=losses, held_out=held, rerun=(one, two))
     assert found["summary"] == pytest.approx(wanted.summary())
     assert "--rerun-held-out" in refused(files["a"], *options[:2], *options[4:], code=2)
+    assert "--rerun-held-out: with held-out records" in refused(files["a"], *options[:4], code=2)
     assert "--held-out: 80 of its 80 records" in refused(files["a"], "--held-out", files["a"], code=2)
 
 

@@ -54,7 +54,8 @@ def test_exit_codes_of_policies(saved, tmp_path):
     assert set(json.loads(public.stdout)) == {"report", "public", "met", "notes"}
     made_audit(rates=False).save(tmp_path / "unrated.parquet")
     unrated = run("unrated.parquet", "--fail-above", "0.9")
-    assert unrated.exit_code in (2, 3)
+    assert unrated.exit_code == 3
+    assert "audit again with --held-out" in " ".join(unrated.stderr.split())
     assert "no predicted rates" in unrated.stderr
     assert not (tmp_path / "unrated.html").exists()
 
@@ -71,18 +72,25 @@ def test_exit_codes_of_policies(saved, tmp_path):
         (("audit.parquet", "--show", "face"), 2, "--show: the audit has no column 'face'"),
         (("audit.parquet", "--fail-above", "1.5"), 2, "--fail-above: expected a success rate"),
         (("audit.parquet", "--policy", "bad.toml"), 3, "bad.toml"),
-        (("audit.parquet", "--policy", "good.toml", "--max-records", "3"), 2, "--policy: the file says max_records"),
+        (
+            ("audit.parquet", "--policy", "good.toml", "--max-records", "3"),
+            2,
+            "--policy, --max-records: give one",
+        ),
         (("damaged.parquet",), 3, "AUDIT: damaged.parquet"),
         (("audit.txt",), 2, "AUDIT: 'audit.txt' must end in .parquet or .csv"),
         (("audit.parquet", "--compare", "audit.parquet", "audit.parquet"), 2, "--compare: compares two audits"),
         (("--compare", "audit.parquet", "other.parquet"), 2, "--compare: no record is in both audits"),
         (("--compare", "audit.parquet", "damaged.parquet"), 3, "--compare: damaged.parquet"),
         (("--compare", "audit.parquet", "audit.parquet", "--public"), 2, "takes no --public"),
+        (("--compare", "audit.parquet", "audit.parquet", "--max-records", "0"), 2, "takes no --max-records"),
+        (("layer.safetensors",), 3, "AUDIT: layer.safetensors is no audit; noshadow audit layer.safetensors"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(saved, tmp_path, arguments, code, said):
     content = saved.read_bytes()
     (tmp_path / "damaged.parquet").write_bytes(content[: len(content) // 2])
+    (tmp_path / "layer.safetensors").write_bytes(b"a layer")
     (tmp_path / "audit.txt").write_text("text", encoding="utf-8")
     (tmp_path / "bad.toml").write_text("fail_abov = 1", encoding="utf-8")
     (tmp_path / "good.toml").write_text("fail_above = 0.9", encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from noshadow import InputError
+from noshadow.report import write_report
 from noshadow.report.card import markdown
 from noshadow.report.redact import redact
 from noshadow.report.summarise import summarise
@@ -40,3 +41,8 @@ def test_a_private_report_makes_no_card():
     shown = redact(made_audit())
     with pytest.raises(InputError, match="public: a model card is public"):
         markdown(shown, summarise(shown))
+
+
+def test_the_section_says_what_the_model_is_called(tmp_path):
+    path = write_report(made_audit(), tmp_path / "card.md", public=True, title="Wine | *2*")
+    assert path.read_text(encoding="utf-8").startswith("## Membership inference risk of Wine \\| \\*2\\*\n")

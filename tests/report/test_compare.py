@@ -59,7 +59,7 @@ def test_ids_that_name_other_records_are_refused():
     with pytest.raises(InputError, match=r"compare: no record is in both audits"):
         compare(before, after)
     after.table["id"] = "same"
-    with pytest.raises(InputError, match=r"compare: 'same' names more than one record after"):
+    with pytest.raises(InputError, match=r"compare: after, rows 0, 1, 2, 3, 4 and 295 more"):
         compare(before, after)
 
 
@@ -84,3 +84,27 @@ def test_without_rates_places_are_compared_and_nothing_is_claimed():
     assert "cannot tell" in found.sentence
     assert found.mean == pytest.approx(0.0)
     assert "places in the ranking" in comparison_page(found, "a", "b")
+
+
+@pytest.mark.parametrize("kind", [float, str, object])
+def test_ids_of_other_records_are_noticed_however_targets_are_written(kind):
+    before, other = made_audit(300), made_audit(300, seed=5)
+    same = made_audit(300)
+    for after in (other, same):
+        after.table["target"] = after.table["target"].astype(kind)
+    assert not any("target" in line for line in compare(before, same).concerns)
+    with pytest.raises(InputError, match=r"compare: only \d+% of the records with one id have one target"):
+        compare(before, other)
+
+
+def test_fewer_exposed_among_fewer_records_is_said_to_be_so():
+    before = made_audit(300)
+    after = dataclasses.replace(before, table=before.table.head(30))
+    found = compare(before, after)
+    assert "Fewer records are exposed" in found.sentence
+    assert any("270 are in the first alone, 0 in the second" in line for line in found.concerns)
+    after = dataclasses.replace(before, table=before.table.assign(attack_accuracy=[0.5, *[np.nan] * 299]))
+    found = compare(before, after)
+    assert any("without a predicted rate count as not exposed: 0 before, 299 after" in line for line in found.concerns)
+    assert "±" not in found.sentence  # one record is in both with a rate
+    assert not any("same records" in line or "count as" in line for line in compare(before, before).concerns)

@@ -127,3 +127,52 @@ def test_a_column_that_is_not_there_is_refused():
     empty = made_audit()
     with pytest.raises(InputError, match=r"audit: it has no records"):
         redact(dataclasses.replace(empty, table=empty.table.head(0)))
+
+
+@pytest.mark.parametrize("over", range(1, 10))
+def test_a_public_verdict_does_not_say_how_small_a_small_count_is(over):
+    """Whatever 1 to 9 records are over a rate: no policy that allows so many tells them from one more or less."""
+    said = set()
+    for most in range(1, 10):
+        audit = made_audit(400)
+        audit.table["attack_accuracy"] = [0.95] * over + [0.55] * (400 - over)
+        said.add(redact(audit, public=True, verdict=Policy(0.9, most).judge(audit)).verdict)
+    assert len(said) <= 2  # met, not met; not by how many
+    assert all("fewer than 10 records" in sentence for _, sentence in said)
+
+
+def test_a_public_verdict_says_what_it_rests_on():
+    audit = made_audit(400, calibration={"source": "gap", "held_out": 300})
+    _, sentence = redact(audit, public=True, verdict=Policy(0.9, 400).judge(audit)).verdict
+    assert sentence.endswith("met, by rates that no rerun calibrated.")
+    assert "allows 400 records" in sentence
+
+
+def test_flagged_records_do_not_tell_the_few_others_of_their_band():
+    for certain, flagged, shown in ((16, 15, None), (30, 15, 15), (15, 15, 15), (20, 5, None), (20, 0, 0)):
+        audit = made_audit(400)
+        audit.table["attack_accuracy"] = [0.95] * certain + [0.55] * (400 - certain)
+        audit.table["flagged"] = np.arange(400) < flagged
+        assert redact(audit, public=True).flagged == shown
+        assert redact(audit).flagged == flagged
+
+
+def test_which_public_rows_there_are_does_not_tell_what_they_would_say():
+    names = []
+    for first in (0, 300):  # who is exposed: the groups of the first half of the records, or of the second
+        audit = made_audit(600, groups=False)
+        audit.table["group_site"] = [f"site {k // 20:02d}" for k in range(600)]  # 30 of them, 15 rows
+        audit.table["attack_accuracy"] = np.where((np.arange(600) - first) % 600 < 150, 0.95, 0.55)
+        table = next(one for one in redact(audit, public=True).breakdowns if one.title == "site")
+        names.append([row.name for row in table.rows])
+    assert names[0] == names[1]
+
+
+def test_few_records_without_a_rate_cannot_be_worked_out():
+    """3 of them are put together with 20 near certain ones; the number of the exposed, 70, would give them away."""
+    audit = made_audit(400)
+    audit.table["attack_accuracy"] = [np.nan] * 3 + [0.95] * 20 + [0.8] * 50 + [0.55] * 327
+    shown = redact(audit, public=True)
+    assert [part.count for part in shown.ranges if part.kinds[0] >= 2] == [50, 23]
+    assert shown.exposed is None
+    assert redact(audit).exposed == 70

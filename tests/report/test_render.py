@@ -166,7 +166,7 @@ def test_a_policy_is_held_against_it(tmp_path):
     assert "✗ Policy not met." in text
     assert "My &lt;model&gt;" in text
     assert "✓ Policy met." in html_of(made_audit(), verdict=Policy(0.9, 600).judge(made_audit()))
-    assert "No policy was set" in html_of(made_audit())
+    assert "Held against no policy" in html_of(made_audit())
     with pytest.raises(InputError, match=r"policy: this audit has no predicted rates"):
         made_audit(rates=False).report(tmp_path / "b.html", policy=Policy())
     assert not (tmp_path / "b.html").exists()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from noshadow import InputError
+from noshadow import InputError, diagnostics
 from noshadow.report.redact import redact
-from noshadow.report.summarise import summarise
+from noshadow.report.summarise import FEW_HELD_OUT, summarise, trust
 from noshadow.report.verify import checked_verification
 from tests.report.made import made_audit
 
@@ -113,3 +113,27 @@ def test_provenance_has_the_hashes_and_says_what_is_not_known():
     assert rows["Command"] == "noshadow audit layer.safetensors"
     rows = dict(summarise(redact(made_audit(provenance={}))).provenance)
     assert rows["Weights, SHA-256"] == "not recorded"
+
+
+def test_records_without_a_rate_are_not_called_safe():
+    audit = made_audit(500)
+    audit.table["attack_accuracy"] = np.nan
+    for public in (False, True):
+        said = summarise(redact(audit, public=public)).finding
+        assert said.startswith("None of the 500 training records could be rated")
+        assert "less than 75" not in said
+    audit.table.loc[:99, "attack_accuracy"] = 0.55
+    for public in (False, True):
+        said = summarise(redact(audit, public=public)).finding
+        assert "400 could not be rated; none of the other 100 is predicted to be exposed" in said
+
+
+def test_few_held_out_records_are_not_called_firm():
+    def level(count):
+        audit = made_audit(calibration={"source": "rerun", "held_out": count, "scale": 1.0})
+        return next((one.level, one.text) for one in trust(redact(audit)) if one.name == "Predicted rates")
+
+    assert FEW_HELD_OUT == diagnostics.FEW_HELD_OUT  # what the notes say
+    assert level(300)[0] == "firm"
+    assert level(68)[0] == "fair"
+    assert "rough" in level(68)[1]

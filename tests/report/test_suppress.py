@@ -110,3 +110,12 @@ def test_no_band_is_small_unless_all_records_are_few(counts):
     assert [place for part in found for place in part] == list(range(5))
     if sum(counts) >= SMALLEST:
         assert not any(is_small(sum(counts[k] for k in part)) for part in found)
+
+
+def test_withheld_rows_leave_ten_or_more_over_together():
+    """5 and 3 records of two rows are not exposed: their sum, 8, would follow from the third row and the whole."""
+    exposed = np.zeros(140, dtype=bool)
+    exposed[:15] = exposed[20:37] = exposed[40:90] = True
+    counts, hidden = hidden_of([rows_of([20, 20, 100])], exposed)
+    assert counts.tolist() == [15, 17, 50]
+    assert hidden.tolist() == [True, True, True]

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from noshadow.commands.policy import OVER_POLICY, explained_errors
-from noshadow.errors import FileError, InputError
+from noshadow.commands.rules import judged, read_policy
+from noshadow.errors import FileError
 
 if TYPE_CHECKING:
     from noshadow.audit import Audit
     from noshadow.commands.policy import Command
-    from noshadow.gate import Policy, Verdict
+    from noshadow.gate import Verdict
 
 __all__ = ["SCHEMA", "audit", "facts_of"]
 
@@ -154,15 +155,22 @@ def audit(
         from noshadow.audit import audit as audited
         from noshadow.commands.subjects import Asked, find_subject
 
-        rule = _policy(fail_above, max_records, policy)
+        rule = read_policy(policy, fail_above=fail_above, max_records=max_records)
         folder = None if output is None else _folder(output)
         subject = find_subject(file, Asked(**cast(Any, asked)))
         choices: dict[str, Any] = {"curvature": curvature, "refine": refine, "memory": memory, "full_step": full_step}
         result = _by_command(audited(subject.model, **subject.arguments, **choices))
         saved = {} if folder is None else {"audit": str(result.save(folder / "audit.parquet"))}
-        verdict = None if rule is None else _judged(rule, result)
-        if folder is not None:
-            saved["report"] = str(result.report(folder / "audit.html", policy=rule))
+        verdict, unjudged = None, None
+        try:
+            verdict = None if rule is None else judged(rule, result)
+        except FileError as error:
+            unjudged = error
+        if folder is not None:  # also where it cannot be judged: the report of an older audit would lie beside this one
+            report = result.report(folder / "audit.html", policy=None if unjudged else rule)
+            saved["report"] = str(report)
+        if unjudged is not None:
+            raise unjudged
         if as_json:
             from noshadow.commands.output import print_json
 
@@ -208,18 +216,6 @@ def facts_of(
     return found
 
 
-def _policy(fail_above: float | None, max_records: int | None, file: Path | None) -> Policy | None:
-    from noshadow.gate import Policy
-
-    given = {"fail_above": fail_above, "max_records": max_records}
-    stated = {name: value for name, value in given.items() if value is not None}
-    if file is not None:
-        if stated:
-            raise InputError(f"policy, {next(iter(stated))}: give one of them, a file or the options")
-        return Policy.read(file)
-    return Policy(**stated) if stated else None  # type: ignore[arg-type]
-
-
 def _folder(path: Path) -> Path:
     """The folder that is written into; refused now if that could not be done later."""
     from noshadow.files import check_writable, private_folder
@@ -242,10 +238,3 @@ def _by_command(result: Audit) -> Audit:
     line = shlex.join(["noshadow", *sys.argv[1:]]) if name in ("noshadow", "__main__.py") else None
     provenance = {**result.metadata["provenance"], "command": line}
     return replace(result, metadata={**result.metadata, "provenance": provenance})
-
-
-def _judged(rule: Policy, result: Audit) -> Verdict:
-    try:
-        return rule.judge(result)
-    except InputError as error:
-        raise FileError(str(error)) from None  # what was typed is right; the audit does not say enough

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from noshadow.errors import FileError
+from noshadow.errors import FileError, NoshadowWarning
 
 __all__ = ["OPTIONAL", "REQUIRED", "LayerArrays", "read_arrays", "read_trace"]
 
@@ -41,6 +43,7 @@ def read_arrays(
         beside = _columns(file, ("ids", "group")) if file.suffix == ".parquet" else {}
         return LayerArrays(layer, beside.get("ids"), beside.get("group"))
     arrays = read_npz(file, REQUIRED, OPTIONAL)
+    _tell_of_others(file)
     weights: dict[str, Any] = {name: arrays.get(name) for name in _WEIGHTS}
     layer = LastLayer(
         arrays["features"],
@@ -56,6 +59,18 @@ def read_arrays(
         if name in arrays and arrays[name].ndim != 1:
             raise FileError(f"{name}: expected shape (n,), one per record, got {arrays[name].shape}")
     return LayerArrays(layer, arrays.get("ids"), arrays.get("group"), arrays.get("trace"))
+
+
+def _tell_of_others(file: Path) -> None:
+    """A note on arrays that are not read: names under another word than ours would be left out in silence."""
+    with zipfile.ZipFile(file) as archive:
+        held = (name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy"))
+        others = [name for name in held if name not in (*REQUIRED, *OPTIONAL)]
+    if others:
+        text = (
+            f"file: what it calls {', '.join(others[:5])} is not read; arrays may be {', '.join(REQUIRED + OPTIONAL)}"
+        )
+        warnings.warn(text, NoshadowWarning, stacklevel=3)
 
 
 def read_trace(file: Path) -> Any:

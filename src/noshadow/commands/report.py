@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from noshadow.commands.output import explained_errors, print_json
-from noshadow.errors import InputError
+from noshadow.commands.rules import judged, read_policy
+from noshadow.errors import FileError, InputError
 
 if TYPE_CHECKING:
     from noshadow.audit import Audit
@@ -64,7 +65,7 @@ def report(
       noshadow report audit.parquet --markdown -o card.md
       noshadow report --compare before.parquet after.parquet
     """
-    with explained_errors(_OPTIONS) as command:
+    with explained_errors(_OPTIONS, more=("held_out", "rerun")) as command:
         if compare is not None:
             _require_alone(
                 audit=audit, public=public, markdown=markdown, policy=policy, fail_above=fail_above,
@@ -74,7 +75,7 @@ def report(
         elif audit is None:
             raise InputError("audit: missing; name a saved audit, or two with --compare")
         else:
-            rule = _policy(policy, fail_above, max_records)
+            rule = read_policy(policy, fail_above=fail_above, max_records=max_records)
             found = _report(audit, output, public or markdown, markdown, rule, show, title)
         said = found.pop("said")
         if as_json:
@@ -88,20 +89,9 @@ def report(
 
 
 def _require_alone(**others: Any) -> None:
-    given = [name for name, value in others.items() if value]
+    given = [name for name, value in others.items() if value is not None and value is not False]
     if given:
         raise InputError(f"compare: compares two audits and takes no {_OPTIONS[given[0]]}")
-
-
-def _policy(file: Path | None, fail_above: float | None, max_records: int | None) -> Any:
-    """The policy of the file, or of the options; None where there is neither."""
-    from noshadow.gate import Policy
-
-    given: dict[str, Any] = {"fail_above": fail_above, "max_records": max_records}
-    given = {name: value for name, value in given.items() if value is not None}
-    if file is not None and given:
-        raise InputError(f"policy: the file says {', '.join(given)}; pass one of the two")
-    return Policy.read(file) if file is not None else Policy(**given) if given else None
 
 
 def _report(
@@ -116,7 +106,7 @@ def _report(
     from noshadow.report import write_report
 
     found = _load(source, "audit")
-    verdict = None if policy is None else policy.judge(found)
+    verdict = None if policy is None else judged(policy, found)
     ending = ".md" if markdown else "-public.html" if public else ".html"
     path = output or source.with_name(source.stem + ending)
     if markdown and path.suffix.lower() != ".md":
@@ -133,6 +123,8 @@ def _load(path: Path, argument: str) -> Audit:
     """A saved audit; what is wrong with it is said of the argument that names it."""
     from noshadow.audit import Audit
 
+    if path.suffix.lower() == ".safetensors":
+        raise FileError(f"{argument}: {path} is no audit; noshadow audit {path} -o audit/ makes one of a saved layer")
     try:
         return Audit.load(path)
     except InputError as error:

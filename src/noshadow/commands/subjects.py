@@ -83,7 +83,8 @@ def _of_layer(path: Path, asked: Asked) -> Subject:
     from noshadow.bundle import Bundle
 
     bundle = Bundle.load(path)
-    return Subject("a saved layer; nothing is run", bundle, _layers(asked, bundle.layer.head))
+    others = _layers(asked, bundle.layer.head, bundle.held_out is not None)
+    return Subject("a saved layer; nothing is run", bundle, others)
 
 
 def _of_arrays(path: Path, asked: Asked) -> Subject:
@@ -93,8 +94,8 @@ def _of_arrays(path: Path, asked: Asked) -> Subject:
     return Subject("arrays; nothing is run", found.layer, {**beside, **_layers(asked, found.layer.head)})
 
 
-def _layers(asked: Asked, head: str) -> dict[str, Any]:
-    """Other layers, each from a file of its own."""
+def _layers(asked: Asked, head: str, others: bool = False) -> dict[str, Any]:
+    """Other layers, each from a file of its own; ``others``: what is audited comes with held-out records."""
     found: dict[str, Any] = {} if asked.trace is None else {"trace": read_trace(asked.trace)}
     if asked.held_out is not None:
         found["held_out"] = _layer(Path(asked.held_out), "held_out", head)
@@ -102,6 +103,8 @@ def _layers(asked: Asked, head: str) -> dict[str, Any]:
         found["rerun"] = _layer(asked.rerun, "rerun", head)
         if asked.rerun_held_out is not None:
             found["rerun"] = found["rerun"], _layer(asked.rerun_held_out, "rerun_held_out", head)
+        elif others or asked.held_out is not None:
+            raise InputError("rerun_held_out: with held-out records rerun= needs the second model's of them; pass it")
     elif asked.rerun_held_out is not None:
         raise InputError("rerun_held_out: it goes with rerun=, of the training records; pass both")
     return found

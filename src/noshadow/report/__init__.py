@@ -69,7 +69,7 @@ def write_report(
                 "path: a report in Markdown is a section of a public model card; pass public=True, or .html"
             )
         shown = redact(audit, public=True, verdict=verdict, show=show, verified=verified)
-        text = markdown(shown, summarise(shown))
+        text = markdown(shown, summarise(shown), title)
     else:
         how: dict[str, Any] = {"title": title, "verified": verified, "source": source}
         text = html_of(audit, verdict=verdict, show=show, public=public, **how)

@@ -16,11 +16,12 @@ from noshadow.report.summarise import Summary, percent
 __all__ = ["markdown"]
 
 
-def markdown(shown: Shown, summary: Summary) -> str:
-    """The section. Refused of a private report's content."""
+def markdown(shown: Shown, summary: Summary, title: str | None = None) -> str:
+    """The section; ``title``: what the model is called. Refused of a private report's content."""
     if not shown.public:
         raise InputError("public: a model card is public; redact the audit for that first")
-    parts = ["## Membership inference risk", "", _text(summary.finding)]
+    of = f" of {_text(title)}" if title else ""
+    parts = [f"## Membership inference risk{of}", "", _text(summary.finding)]
     if summary.detail:
         parts += ["", _text(summary.detail)]
     if shown.verdict:

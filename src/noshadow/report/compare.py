@@ -14,7 +14,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from noshadow.bands import BANDS, NOT_RATED, band_index
-from noshadow.errors import InputError
+from noshadow.errors import InputError, name_rows
+from noshadow.report.breakdowns import label
 from noshadow.report.items import shorten
 from noshadow.report.redact import Audited
 from noshadow.report.render import page
@@ -25,6 +26,7 @@ __all__ = ["MOST_MOVED", "Comparison", "Moved", "compare", "comparison_page"]
 
 MOST_MOVED = 25
 """Records that are named, of those that rose most and of those that fell most."""
+_ALIKE = {"head": "heads", "ranked_by": "rankings", "trace": "kinds of trace", "features": "numbers of features"}
 _SAME_TARGETS = 0.5  # share of the matched records that must have the target they had
 
 
@@ -74,11 +76,12 @@ class Comparison:
             )
         before, after, left, entered = self.exposed
         points = f"{abs(100 * self.mean):.1f} points {'lower' if self.mean < 0 else 'higher'}"
+        spread = f" (± {100 * self.error:.1f})" if np.isfinite(self.error) else ""  # one record has none
         verb = "fewer" if after < before else "more" if after > before else "as many"
         return (
             f"{verb[0].upper()}{verb[1:]} records are exposed: {after:,} after, {before:,} before. Of the records in "
             f"both audits {left:,} left the exposed bands and {entered:,} entered them; the predicted success rate is "
-            f"{points} on average (± {100 * self.error:.1f})."
+            f"{points} on average{spread}."
         )
 
 
@@ -121,7 +124,7 @@ def compare(before: Audited, after: Audited) -> Comparison:
         only_after=len(second) - len(columns),
         moves=moves,
         mean=float(change.mean()),
-        error=float(change.std(ddof=1) / np.sqrt(len(change))) if len(change) > 1 else 0.0,
+        error=float(change.std(ddof=1) / np.sqrt(len(change))) if len(change) > 1 else float("nan"),
         up=int((change > 0).sum()),
         down=int((change < 0).sum()),
         exposed=exposed,
@@ -138,7 +141,8 @@ def _pair(kinds: NDArray[np.int64] | None, row: int) -> tuple[int, int] | None:
 def _by_id(audit: Audited, name: str) -> pd.Index[Any]:
     ids: pd.Index[Any] = pd.Index(audit.table["id"])
     if not ids.is_unique:
-        raise InputError(f"compare: {ids[ids.duplicated()][0]!r} names more than one record {name}; ids must be unique")
+        alike = np.flatnonzero(ids == ids[ids.duplicated()][0]).tolist()
+        raise InputError(f"compare: {name}, {name_rows(alike)} (counted from 0) have one id; ids must be unique")
     if not len(ids):
         raise InputError(f"compare: the audit {name} has no records")
     return ids
@@ -154,8 +158,7 @@ def _concerns(before: Audited, after: Audited, rows: NDArray[np.int64], columns:
     """Why like may not be compared with like; ids that name other records are refused."""
     said = []
     if "target" in before.table and "target" in after.table:
-        old, new = (a.table["target"].to_numpy()[k] for a, k in ((before, rows), (after, columns)))
-        same = float(np.mean(old == new)) if old.dtype.kind == new.dtype.kind else 1.0
+        same = _same_targets(before.table["target"].iloc[rows], after.table["target"].iloc[columns])
         if same < _SAME_TARGETS:
             raise InputError(
                 f"compare: only {same:.0%} of the records with one id have one target before and after: the ids name "
@@ -167,7 +170,18 @@ def _concerns(before: Audited, after: Audited, rows: NDArray[np.int64], columns:
         said.append(
             "The ids are row numbers: this compares the same records only if both audits had them in one order."
         )
-    for name, words in (("head", "heads"), ("trace", "kinds of trace"), ("features", "numbers of features")):
+    alone = [len(audit.table) - len(rows) for audit in (before, after)]
+    if any(alone):
+        said.append(
+            f"The audits are not of the same records: {alone[0]:,} are in the first alone, {alone[1]:,} in the second "
+            "alone. The exposed are counted over all of each audit; look at the records in both."
+        )
+    unknown = [_unrated(audit) for audit in (before, after)]
+    if any(unknown):
+        said.append(
+            f"Records without a predicted rate count as not exposed: {unknown[0]:,} before, {unknown[1]:,} after."
+        )
+    for name, words in _ALIKE.items():
         pair = [audit.metadata.get(name) for audit in (before, after)]
         if pair[0] != pair[1]:
             said.append(f"The audits differ in their {words}: {pair[0]} before, {pair[1]} after.")
@@ -175,6 +189,23 @@ def _concerns(before: Audited, after: Audited, rows: NDArray[np.int64], columns:
     if sources[0] != sources[1]:
         said.append(f"The rates rest on different calibrations: {sources[0]} before, {sources[1]} after.")
     return tuple(said)
+
+
+def _same_targets(old: pd.Series[Any], new: pd.Series[Any]) -> float:
+    """The share of records with one target, also where one file has 1 and the other 1.0, True or "1"."""
+    numeric = [pd.api.types.is_numeric_dtype(values) for values in (old, new)]
+    if all(numeric):
+        pair = [values.to_numpy(dtype=np.float64) for values in (old, new)]
+    else:
+        pair = [np.array([label(value) for value in values], dtype=object) for values in (old, new)]
+    return float(np.mean(pair[0] == pair[1]))
+
+
+def _unrated(audit: Audited) -> int:
+    """Records whose rate is not known, in an audit that has rates."""
+    if "attack_accuracy" not in audit.table:
+        return 0
+    return int((audit.table["attack_accuracy"].isna() & ~audit.table["flagged"]).sum())
 
 
 def _are_positions(ids: pd.Series[Any]) -> bool:

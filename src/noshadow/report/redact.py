@@ -23,7 +23,7 @@ from noshadow.report.breakdowns import LABEL, MOST_ROWS, breakdowns, group_colum
 from noshadow.report.items import item, shorten
 from noshadow.report.reasons import difficulty, reason, standings
 from noshadow.report.shown import EXPOSED_FROM, RANKED_SHARE, Cloud, Item, Range, Record, Shown, Strip
-from noshadow.report.suppress import is_small, merge, merge_ordered
+from noshadow.report.suppress import SMALLEST, is_small, merge, merge_ordered
 from noshadow.report.verify import checked_verification
 
 __all__ = ["MOST_RECORDS", "PUBLIC_FACTS", "Audited", "redact"]
@@ -95,7 +95,7 @@ def redact(
         "exposed": counted,
         "few": counted is None and bool(is_small(int(exposed.sum()))),
         "breakdowns": tables,
-        "flagged": None if public and is_small(int(flagged.sum())) else int(flagged.sum()),
+        "flagged": _flagged_count(flagged, places, public),
     }
     if public:
         return Shown(facts=_public_facts(facts), highest=None, verdict=_public_verdict(verdict), **common)
@@ -159,6 +159,13 @@ def _may_count(ranges: tuple[Range, ...] | None, exposed: NDArray[np.bool_]) -> 
         return not (is_small(int(exposed.sum())) or is_small(int((~exposed).sum())))
     apart = all(len(BANDS) not in part.kinds or len(part.kinds) == 1 for part in ranges)
     return apart and any(part.kinds[0] == EXPOSED_FROM for part in ranges)
+
+
+def _flagged_count(flagged: NDArray[np.bool_], places: Any, public: bool) -> int | None:
+    """How many are flagged; not in public where few are, or few of the band that they are counted in are not."""
+    count = int(flagged.sum())
+    others = 0 if places is None else int((places == len(BANDS) - 1).sum()) - count
+    return None if public and (is_small(count) or (count > 0 and is_small(others))) else count
 
 
 def _scores(table: pd.DataFrame) -> list[str]:
@@ -264,11 +271,15 @@ def _public_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _public_verdict(verdict: Verdict | None) -> tuple[bool, str] | None:
-    """Whether the policy is met; by how many records it is missed is not said."""
+    """Whether the policy is met; by how many records it is missed is not said.
+
+    Nor how many it allows where those are 1 to 9: "met" would say of a small count that it is at most so many.
+    """
     if verdict is None:
         return None
     policy = verdict.policy
+    allowed = f"fewer than {SMALLEST}" if is_small(policy.max_records) else f"{policy.max_records:,}"
     return verdict.met, (
-        f"The policy allows {policy.max_records:,} records with a predicted success rate above "
-        f"{policy.fail_above:g}: {'met' if verdict.met else 'not met'}."
+        f"The policy allows {allowed} records that have a predicted success rate above {policy.fail_above:.12g} or are "
+        f"fully exposed: {'met' if verdict.met else 'not met'}{verdict.rough}."
     )

@@ -9,12 +9,24 @@ from typing import Any, Literal
 from noshadow.report.items import shorten
 from noshadow.report.shown import EXPOSED_FROM, NOT_RATED_KIND, RANKED_SHARE, Shown
 
-__all__ = ["HOW_TO_GET_RATES", "Statement", "Summary", "finding", "percent", "provenance", "summarise", "trust"]
+__all__ = [
+    "FEW_HELD_OUT",
+    "HOW_TO_GET_RATES",
+    "Statement",
+    "Summary",
+    "finding",
+    "percent",
+    "provenance",
+    "summarise",
+    "trust",
+]
 
 HOW_TO_GET_RATES = (
     "To get rates, audit again with held_out=, some hundreds of records that the model was not trained on, and rerun=, "
     "a second model trained the same way with another seed."
 )
+FEW_HELD_OUT = 100
+"""With fewer of them rates are called rough, as the notes of an audit do."""
 _CONVERGED = 0.1  # stationarity, in gradients of a typical record
 
 _Level = Literal["firm", "fair", "weak"]
@@ -96,6 +108,17 @@ def finding(shown: Shown) -> tuple[str, str]:
             f"Of {_records(n)}: {'; '.join(f'{part.count:,} {part.name}' for part in shown.ranges)}.",
             together + rest,
         )
+    if shown.exposed == 0 and unknown == n:
+        return (
+            f"None of the {_records(n)} could be rated: how often an attack on them would succeed is not known.",
+            HOW_TO_GET_RATES,
+        )
+    if shown.exposed == 0 and unknown:
+        return (
+            f"Of {_records(n)} {unknown:,} could not be rated; none of the other {n - unknown:,} is predicted to be "
+            f"exposed: an attacker is right less than 75 % of the time on each of those, {coin}.",
+            _highest(shown),
+        )
     if shown.exposed == 0:
         text = f"None of the {_records(n)} is predicted to be exposed: an attacker is right less than 75 % of the time"
         return f"{text} on each, {coin}.", _highest(shown) + rest
@@ -161,6 +184,8 @@ def _rates(facts: Mapping[str, Any]) -> Statement:
         ),
     }
     level, text = said.get(str(calibration.get("source")), ("weak", "Of unknown origin."))
+    if level == "firm" and 0 < (calibration.get("held_out") or 0) < FEW_HELD_OUT:
+        level, text = "fair", f"{text} So few leave the rates rough; some hundreds make them steady."
     if calibration.get("scale") == 0.0:
         level, text = (
             "weak",

@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -97,12 +98,7 @@ def test_a_setting_runs_and_is_measured_whole(place, name):
             assert len(reached["curve"]) == len(CURVE)
             assert reached["curve"][-1] == 1.0  # keeping all finds all
     assert result["attacks"]["shokri"]["oracle"] is None
-    budget = result["budget"]
-    assert budget["models"] == [0, 2, 4, 8]
-    assert budget["reference"] == scale.shadows - 8
-    assert budget["alone"][:2] == [None, None]
-    assert (budget["rerun"] is not None) == trained
-    assert all(0.0 <= value <= 1.0 for value in (*budget["together"], *budget["alone"][2:]))
+    assert (result["budget"] is None) == (scale.pool < 200)
     folder = place / "store" / "results"
     saved = load_result(folder / f"{name}.json")
     assert to_json(saved) == result
@@ -227,6 +223,30 @@ def test_a_changed_network_is_another_study_and_other_wording_is_not(place, monk
     assert found() == before
     monkeypatch.setattr(architectures.ChannelsLast, "forward", lambda self, x: self.body(-x))
     assert found() != before
+
+
+def test_a_budget_is_that_of_the_models_and_scores():
+    """Two outputs a record; members move by their exposure."""
+    rng = np.random.default_rng(0)
+    n_models, n = 20, 400
+    shift = rng.exponential(size=n)
+    inside = half_splits(rng, n_models, n)
+    outputs = np.zeros((n_models, n, 2))
+    outputs[..., 0] = 0.3 * rng.normal(size=(n_models, n)) + shift * inside
+    members = rng.random((2, n)) < 0.6
+    pool = Pool(np.zeros((n, 1)), np.zeros(n, dtype=np.int64))
+    models = SimpleNamespace(shadows=SimpleNamespace(outputs=outputs, membership=inside), pool=pool)
+    exposure = np.where(members, shift, np.nan)
+    scored = measure.Scored({"exposure": exposure, "exposure, rerun": exposure**2}, members, 0.0, 0.0)
+    setting = all_settings()["cifar10-cnn"]
+    found = measure.budget_found(setting, models, scored, progress=False)
+    assert found.models == (0, 2, 4, 8)
+    assert found.reference == 12
+    assert found.alone[:2] == (None, None)
+    assert found.rerun == found.together[0]  # the same order
+    assert found.together[-1] >= found.together[0] > found.alone[2]
+    few = replace(scored, members=members & (np.arange(n) < 150))
+    assert measure.budget_found(setting, models, few, progress=False) is None
 
 
 def test_a_scale_may_have_another_network(place):

@@ -165,7 +165,7 @@ def test_the_trace_is_left_as_it_was():
 def test_an_audit_takes_a_trace():
     layer, trace = make()
     both = audit(layer, trace=trace)
-    assert list(both.table.columns) == ["id", "target", *DEFAULT, *TRACED, *LAST, "flagged"]
+    assert list(both.table.columns) == ["id", "target", "nearest_class", *DEFAULT, *TRACED, *LAST, "flagged"]
     assert both.ranking == "exposure"
     alone = audit(layer, scores=["trace_iqr"], trace=trace)
     assert alone.ranking == "trace_iqr"

@@ -70,6 +70,8 @@ Floats = NDArray[np.float64]
 _DEAR, _FEW_TARGETS = 5_000, 4  # with more parameters in the head, other traces are scored for the first targets only
 _BUDGET = (0, 2, 4, 8, 16, 32, 64)
 _DRAWS = 3
+_LEAST_MEMBERS = 100  # of whom one in a hundred is one
+_CERTAIN = 100.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,6 +276,7 @@ def rates_found(scored: Scored, truth: Truth) -> RatesFound | None:
     whole = evaluate.reliability(predictions, measured)
     error = Summary(np.array([evaluate.reliability(*pair).error for pair in pairs]))
     power = np.concatenate([scored.scores["attack_power"][t, m] for t, m in enumerate(scored.members)])
+    power = np.minimum(power, _CERTAIN)  # that of a flagged record is infinite
     distance = np.concatenate([truth.tiebreak[m] for m in scored.members])
     tenths = np.array_split(np.argsort(power, kind="stable"), len(whole.predicted))
     medians = [tuple(float(np.median(side[rows])) for rows in tenths) for side in (power, distance)]
@@ -289,7 +292,7 @@ def budget_found(
     """
     outputs, inside, targets = models.shadows.outputs, models.shadows.membership, models.pool.targets
     counts = [count for count in _BUDGET if count <= len(inside) // 2]
-    if len(counts) < 3 or "exposure" not in scored.scores:
+    if len(counts) < 3 or scored.members.sum(1).min() < _LEAST_MEMBERS or "exposure" not in scored.scores:
         return None
     head = get_head(setting.head)
     direction = next(iter(head.signals.values())).members
@@ -365,7 +368,7 @@ def compare(scored: Scored, truth: Truth) -> AttackFindings:
 
 
 def _over_targets(metric: Metric, values: Floats, scored: Scored, order: Floats, **options: Any) -> Summary:
-    done = np.isfinite(values).any(axis=1)  # an expensive score may cover some of the targets only
+    done = (~np.isnan(values)).any(axis=1)  # an expensive score may cover some of the targets only
     members = scored.members[done]
     ranked = np.where(members, values[done], 0.0)
     return evaluate.over_targets(metric, ranked, order, members, **options)

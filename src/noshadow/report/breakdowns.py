@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from noshadow.heads import HEADS, get_head
 from noshadow.report.items import shorten
 from noshadow.report.shown import Breakdown, Row
 from noshadow.report.suppress import merge, overlaps, withhold
@@ -28,11 +27,12 @@ def group_columns(table: pd.DataFrame) -> dict[str, str]:
     return {name.removeprefix("group_") if name != "group" else "group": name for name in names}
 
 
-def has_classes(table: pd.DataFrame, facts: Mapping[str, Any]) -> bool:
+def has_classes(table: pd.DataFrame) -> bool:
     if "target" not in table:
         return False
-    head = facts.get("head")
-    return (head in HEADS and get_head(head).classifies) or not pd.api.types.is_numeric_dtype(table["target"])
+    # classifiers have these columns; heads, which would bring torch, are not asked
+    classifies = "nearest_class" in table or "entropy" in table
+    return classifies or not pd.api.types.is_numeric_dtype(table["target"])
 
 
 def label(value: Any, names: Mapping[str, str] | None = None) -> str:
@@ -53,7 +53,7 @@ def breakdowns(
     public: bool,
     counted: bool,
 ) -> tuple[Breakdown, ...]:
-    columns = [("class", "target")] if has_classes(table, facts) else []
+    columns = [("class", "target")] if has_classes(table) else []
     columns += group_columns(table).items()
     found = []
     for title, column in columns[:_MOST_BREAKDOWNS]:

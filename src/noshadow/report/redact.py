@@ -194,7 +194,7 @@ def _records(
     part: Any = table.iloc[rows]
     names = facts.get("class_names")
     while_training = difficulty(table) == "mean_trace"
-    classes = has_classes(table, facts)
+    classes = has_classes(table)
     found = []
     for rank, (cells, standing, row) in enumerate(
         zip(part.to_dict("records"), standings(table, rows), rows, strict=True)
@@ -242,7 +242,7 @@ def _strips(
 ) -> tuple[tuple[Strip, ...], tuple[float, float]]:
     """A strip per class: of the predicted rate, or without one of the logarithm of the score."""
     ends = (0.5, 1.0)
-    if not has_classes(table, facts):
+    if not has_classes(table):
         return (), ends
     values = rates
     if values is None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 # some virtual machines announce AMX and then die of it in a bfloat16 product; to be set before torch is imported
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # clusters that tests start themselves would tell Ray's makers of it
 
 import numpy as np
 import pytest

@@ -91,7 +91,7 @@ def test_columns_get_room_in_their_order_of_importance():
     assert table.shown(room) == ["id", "leave_one_out", "exposure"]
     assert table.shown(room - 1) == ["id", "loss", "exposure"]  # less important, but it fits
     assert table.shown(1) == ["id", "exposure"]
-    console = Console(width=room, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console = Console(width=room, record=True, file=open("/dev/null", "w"))  # noqa: SIM115  open while it records
     console.print(table)
     text = console.export_text()
     assert "no room for: loss" in text
@@ -100,6 +100,6 @@ def test_columns_get_room_in_their_order_of_importance():
 
 def test_a_long_name_is_folded_not_cut():
     table = FittedTable("t", {"id": ["x" * 100], "exposure": ["0.5"]}, ("id", "exposure"))
-    console = Console(width=40, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console = Console(width=40, record=True, file=open("/dev/null", "w"))  # noqa: SIM115  open while it records
     console.print(table)
     assert console.export_text().count("x") == 100 + 1  # and that of the heading

@@ -67,7 +67,7 @@ def _zipped(path: Path, start: bytes, argument: str) -> Kind:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):  # the last: zipfile, of odd compressions
         if b"data.pkl" in start:
             raise _pickle(path, b"torch", argument) from None
         if b"schema.json" in start or path.suffix == ".skops":

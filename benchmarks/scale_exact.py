@@ -5,6 +5,10 @@
 by conjugate gradients on products with the exact Hessian, H V = X̃ᵀ[p∘(X̃V − (p·X̃V))] + ΛV, in single precision. A score
 is bᵀH⁻¹b, of which conjugate gradients have the square of their relative error: a residual of 10⁻³ gives six digits.
 The preconditioner is the library's Kronecker basis, which decides how many steps it takes and not where they end.
+
+What a record cannot have is known long before: with b the right-hand side, r what is left of it after some steps and u
+the solution so far, b = Hu + r, bᵀH⁻¹b = bᵀu + uᵀr + rᵀH⁻¹r ≤ bᵀu + uᵀr + ‖r‖²/Λ, because no eigenvalue of H is below
+the ridge Λ, with the record or without it. A record whose bound falls below the scores of the top is not of the top.
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ from torch import Tensor
 from scale_heads import Head
 
 KINDS = ("newton", "influence")
+_BOUND = "newton bound"  # of records that were excluded before they converged
+_ROUNDING = 1e-3  # of a bound, in single precision
 _ROWS_BYTES = 128 * 2**20
 
 
@@ -44,8 +50,8 @@ class ExactAnswers:
         self._large = self._x.shape[1] * self._p.shape[1] > 10**6  # a step takes a good part of a minute
         self._vectors, self._frame, self._values = basis[0], basis[1], basis[2].clamp(min=1e-30)
         self._blocks = blocks
-        self._path, self._tolerance, self._most_steps = path, tolerance, most_steps
-        self.known: dict[str, dict[int, dict[str, float]]] = {kind: {} for kind in KINDS}
+        self._path, self.tolerance, self._most_steps = path, tolerance, most_steps
+        self.known: dict[str, dict[int, dict[str, float]]] = {kind: {} for kind in (*KINDS, _BOUND)}
         if path.exists():
             for line in path.read_text().splitlines():
                 one = json.loads(line)
@@ -60,6 +66,23 @@ class ExactAnswers:
                 self._add(kind, some)
         return np.array([self.known[kind][row]["score"] for row in rows])
 
+    def excluded(self, rows: Iterable[int], edge: float, batch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Of some records: bounds of their Newton scores that are below ``edge``, NaN where they have none, and their
+        converged scores, NaN where they were excluded. Without a ridge nothing is."""
+        rows = [int(row) for row in rows]
+        open_ = [row for row in rows if row not in self.known["newton"]]
+        open_ = [row for row in open_ if not self.known[_BOUND].get(row, {"score": np.inf})["score"] < edge]
+        for some in torch.split(torch.tensor(open_, dtype=torch.int64), batch):
+            if len(some):
+                self._add("newton", some, edge if self._ridge else None)
+        bounds, scores = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
+        for k, row in enumerate(rows):
+            if row in self.known["newton"]:
+                scores[k] = self.known["newton"][row]["score"]
+            else:
+                bounds[k] = self.known[_BOUND][row]["score"]
+        return bounds, scores
+
     def effort(self, kind: str) -> dict[str, float]:
         """Of all that are known: the largest relative residual and the mean number of steps."""
         found = self.known[kind].values()
@@ -69,22 +92,24 @@ class ExactAnswers:
             "steps": float(np.mean([one["steps"] for one in found])),
         }
 
-    def _add(self, kind: str, rows: Tensor) -> None:
+    def _add(self, kind: str, rows: Tensor, edge: float | None = None) -> None:
         x, p = self._x[rows], self._p[rows]
         pull = p.clone()
         pull[torch.arange(len(rows)), self._targets[rows]] -= 1.0
         right = x.unsqueeze(2) * pull.unsqueeze(1)
         own = (x, p) if kind == "newton" else None
         state = self._path.with_name(f"{self._path.stem}-{kind}-{int(rows[0])}-{len(rows)}.npz")
-        solution, residual, steps = self._solve(right, own, state)
+        solution, residual, steps, bounds = self._solve(right, own, state, edge)
         scores = ((x.unsqueeze(1) @ solution).squeeze(1).double() * pull.double()).sum(1)
         with open(self._path, "a") as file:
-            for row, score, left, taken in zip(
-                rows.tolist(), scores.tolist(), residual.tolist(), steps.tolist(), strict=True
+            for row, score, left, taken, bound in zip(
+                *(one.tolist() for one in (rows, scores, residual, steps, bounds)), strict=True
             ):
-                one = {"kind": kind, "row": row, "score": score, "residual": left, "steps": taken}
+                out = left > self.tolerance and edge is not None and bound < edge
+                one = {"kind": _BOUND if out else kind, "row": row, "score": bound if out else score}
+                one |= {"residual": left, "steps": taken}
                 file.write(json.dumps(one) + "\n")
-                self.known[kind][row] = one
+                self.known[one["kind"]][row] = one
 
     def _times(self, v: Tensor, own: tuple[Tensor, Tensor] | None) -> Tensor:
         """H V for V (R, P, m), less the own record's term."""
@@ -114,11 +139,14 @@ class ExactAnswers:
         found = self._vectors @ inner
         return found - found.mean(2, keepdim=True)
 
-    def _solve(self, right: Tensor, own: tuple[Tensor, Tensor] | None, state: Path) -> tuple[Tensor, Tensor, Tensor]:
-        """Solutions, relative residuals and steps; where it stands after each step is kept in a file."""
+    def _solve(
+        self, right: Tensor, own: tuple[Tensor, Tensor] | None, state: Path, edge: float | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Solutions, relative residuals, steps, and bounds of the scores, where a system with one below ``edge`` ends;
+        where it stands after each step is kept in a file."""
         solution = torch.zeros_like(right)
         left, steps = torch.zeros(len(right)), torch.zeros(len(right), dtype=torch.int64)
-        active = torch.arange(len(right))
+        active, bounds = torch.arange(len(right)), torch.full((len(right),), torch.inf, dtype=torch.float64)
         residual, direction = right, self._precondition(right)
         size = start = _dot(right, direction)
         if state.exists():
@@ -138,7 +166,12 @@ class ExactAnswers:
             left[active] = (now / start).clamp(min=0).sqrt()
             direction = scaled + (now / size).reshape(-1, 1, 1) * direction
             size = now
-            going = (left[active] > self._tolerance) & (steps[active] < self._most_steps)
+            going = (left[active] > self.tolerance) & (steps[active] < self._most_steps)
+            if edge is not None:
+                u, r = solution[active].double(), residual.double()
+                bound = _dot(right[active].double() + r, u) + _dot(r, r) / self._ridge
+                bounds[active] = (1.0 + _ROUNDING) * bound
+                going &= ~(bounds[active] < edge)
             if not bool(going.all()):
                 active, residual, direction = active[going], residual[going], direction[going]
                 size, start = size[going], start[going]
@@ -150,7 +183,7 @@ class ExactAnswers:
                 )
                 temporary.rename(state)
         state.unlink(missing_ok=True)
-        return solution, left, steps
+        return solution, left, steps, bounds
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:

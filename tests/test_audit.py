@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from rich.console import Console
+from sklearn.linear_model import Ridge
 from sklearn.neural_network import MLPClassifier
 
 from noshadow import InputError, LastLayer, NoshadowWarning, __version__, audit
@@ -76,7 +77,9 @@ def test_what_people_see(result):
     top = result.top(1)["id"].item()  # ids are the users' own text
     assert top not in html
     assert top.replace("<", "&lt;").replace(">", "&gt;") in html
-    assert repr(result) == "Audit(200 records, softmax head, ranked by 'exposure')"
+    first, *hints = repr(result).splitlines()
+    assert first == "Audit(200 records, softmax head, ranked by 'exposure')"
+    assert any("Record a noshadow.Trace while training" in hint for hint in hints)
 
 
 def test_ids_and_targets():
@@ -189,3 +192,28 @@ def test_an_estimator_that_stopped_short_is_told_to_go_on():
     assert "smaller tol=" in hint
     assert "attack_accuracy" in done.table
     assert done.metadata["advice"] == []
+
+
+def test_labels_in_another_order_are_refused():
+    """Rows pair by position; frames whose labels say otherwise would be paired wrong in silence."""
+    rng = np.random.default_rng(0)
+    x = pd.DataFrame(rng.normal(size=(30, 2)), index=rng.permutation(30))
+    y = pd.Series(rng.normal(size=30), index=x.index)
+    moved = y.sort_index()
+    with pytest.raises(InputError, match=r"^targets: its index has the labels of features in another order"):
+        LastLayer(x, y, moved, "squared")
+    with pytest.raises(InputError, match=r"^outputs: .*pass outputs\.loc\[features\.index\]"):
+        LastLayer(x, moved, y, "squared")
+    with pytest.raises(InputError, match=r"^sample_weight: its index has the labels of targets"):
+        LastLayer(x.to_numpy(), y.to_numpy(), y, "squared", sample_weight=moved.abs())
+    model = Ridge().fit(x, y)
+    for name in ("ids", "groups"):
+        with pytest.raises(InputError, match=rf"^{name}: its index has the labels of X in another order, first in row"):
+            audit(model, (x, y), **{name: moved})
+    with pytest.raises(InputError, match=r"^groups\['site'\]: its index has the labels of X in another order"):
+        audit(model, (x, y), groups={"site": moved})
+    counted = moved.reset_index(drop=True)
+    counted.index += 100
+    assert audit(model, (x, y), groups=counted).table["group"].tolist() == moved.tolist()  # other labels: by position
+    assert audit(model, (x, y), groups=moved.to_numpy()).table["group"].tolist() == moved.tolist()
+    assert LastLayer(x, y, y, "squared").n == 30

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from noshadow import LastLayer, Trace, score
+from noshadow import Audit, LastLayer, Trace, audit, score
 from noshadow.cli import app
 
 
@@ -127,6 +127,30 @@ def test_score_takes_a_trace_from_its_own_file(archive, tmp_path):
     result = run("score", archive, "--trace", tmp_path / "cut.safetensors")
     assert result.returncode == 3
     assert "it fails its checksum" in " ".join(result.stderr.split())
+
+
+def test_score_takes_held_out_records_and_a_rerun(tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(80, 3)), rng.integers(0, 4, 80)
+    z = x @ rng.normal(size=(3, 4)) / 2
+    members = z.copy()
+    members[np.arange(80), y] += 1.0
+    runs = {"a": members, "held": z[::-1]}
+    runs |= {f"again_{name}": one + 0.1 * rng.normal(size=one.shape) for name, one in runs.items()}
+    for name, outputs in runs.items():
+        np.savez(tmp_path / f"{name}.npz", features=x, outputs=outputs, targets=y)
+    files = {name: str(tmp_path / f"{name}.npz") for name in runs}
+    options = ["--held-out", files["held"], "--rerun", files["again_a"], "--rerun-held-out", files["again_held"]]
+    saved = tmp_path / "scores.parquet"
+    assert run("score", files["a"], *options, "-o", str(saved)).returncode == 0
+    layers = {name: LastLayer(x, outputs, y) for name, outputs in runs.items()}
+    wanted = audit(layers["a"], held_out=layers["held"], rerun=(layers["again_a"], layers["again_held"]))
+    found = Audit.load(saved)
+    assert found.metadata["calibration"] == wanted.metadata["calibration"]
+    pd.testing.assert_frame_equal(found.table, wanted.table)
+    refused = run("score", files["a"], *options[:4])
+    assert refused.returncode == 2
+    assert "--rerun-held-out: with held-out records" in refused.stderr
 
 
 def test_failures_say_what_and_exit_with_three(archive, tmp_path):

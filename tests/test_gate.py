@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pandas as pd
 import pytest
+import typer
 from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LogisticRegression
+from typer.testing import CliRunner
 
 from noshadow import Audit, InputError, LastLayer, audit
-from noshadow.gate import Policy
+from noshadow.commands.rules import read_policy, takes_policy
+from noshadow.gate import Policy, policy_key, rate
 
 
 def with_rates(rates, flagged=None, source="rerun"):
@@ -106,3 +111,34 @@ def test_the_sentence_gives_the_rate_as_it_is():
     assert "above 0.99999999 or" in Policy(0.99999999).judge(with_rates([0.5])).sentence
     assert "above 1 or" in Policy(1.0).judge(with_rates([1.0])).sentence
     assert Policy(1.0).judge(with_rates([1.0])).met
+
+
+def test_a_key_is_one_line(monkeypatch, tmp_path):
+    """A field of ``Policy``: files, verdicts, options and JSON follow."""
+
+    @dataclass(frozen=True)
+    class Wider(Policy):
+        max_share: float = policy_key(1.0, rate, "The share of records above it.", lambda most, n: int(most * n))
+
+    monkeypatch.setattr("noshadow.gate.Policy", Wider)
+    (tmp_path / "policy.toml").write_text("max_records = 3\nmax_share = 0.5\n")
+    held = with_rates([0.95, 0.95, 0.95, 0.6])
+    verdict = Wider.read(tmp_path / "policy.toml").judge(held)
+    assert (verdict.allowed, verdict.met) == (2, False)
+    assert "the policy allows 2: not met" in verdict.sentence
+    with pytest.raises(InputError, match=r"^max_share: expected a success rate .* got 'x'"):
+        Wider(max_share="x")
+
+    app, seen = typer.Typer(), []
+
+    @app.command()
+    @takes_policy
+    def judge(policy: str | None = None, *, rules: dict[str, object]) -> None:
+        seen.append(read_policy(None, **rules))
+
+    result = CliRunner().invoke(app, ["--max-share", "0.75", "--max-records", "7"])
+    assert result.exit_code == 0, result.output
+    assert seen == [Wider(max_records=7, max_share=0.75)]
+    assert "The share of records above it. Default: 1.0." in " ".join(
+        CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output.split()
+    )

@@ -21,11 +21,12 @@ PAGE = ROOT / "docs" / "architecture.md"
 START, END = "<!-- graph:start -->", "<!-- graph:end -->"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("_version", "errors", "origin", "progress", "schemas", "sparse", "triangles"),
+    ("_version", "errors", "import_paths", "origin", "progress", "schemas", "sparse", "triangles"),
     ("noshadow", "bands", "evaluate", "files", "gate", "heads", "losses", "memory", "optimizers", "packed", "tensors"),
     ("weights",),
     ("artefact", "npz", "records", "report", "tables"),
-    ("sources",),
+    ("findings", "sources"),
+    ("layer_records",),
     ("layer",),
     ("passes",),
     ("attacks", "curvature", "objective", "theory"),
@@ -33,8 +34,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("comparison",),
     ("drawing", "extract"),
     ("columns", "diagnostics", "network", "provenance", "shadow", "trace"),
-    ("bundle", "rating", "reading", "scores"),
-    ("accuracy", "candidates"),
+    ("bundle", "facts", "rating", "reading", "scores"),
+    ("accuracy", "candidates", "points"),
     ("canary", "scoring"),
     ("audit", "bench"),
     ("commands",),

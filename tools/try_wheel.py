@@ -2,8 +2,9 @@
 
     python tools/try_wheel.py dist    a folder with one wheel and one source distribution
 
-What a new user does first: ``noshadow demo``, then a few lines for each front door. Nothing of the repository is on
-the path.
+What a new user does first: ``noshadow demo``, then a few lines for each front door, Hugging Face last, as it needs an
+extra. Nothing of the repository is on the path. The wheel was built from the source distribution, so that both are
+tried.
 """
 
 from __future__ import annotations
@@ -32,6 +33,16 @@ x, y = load_diabetes(return_X_y=True)
 audit = noshadow.audit(Ridge(alpha=0.1).fit(x, y), (x, y))
 audit.report("audit.html")
 print(audit.top(2)[["id", "attack_accuracy"]])
+"""
+HUGGING_FACE = """
+import noshadow, torch
+from torch.utils.data import DataLoader
+from transformers import BertConfig, BertForSequenceClassification
+sizes = dict(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
+model = BertForSequenceClassification(BertConfig(num_labels=2, **sizes)).eval()
+words = torch.randint(1, 50, (40, 6))
+rows = [{"input_ids": row, "attention_mask": torch.ones_like(row), "labels": i % 2} for i, row in enumerate(words)]
+print(noshadow.audit(model, DataLoader(rows, batch_size=8), optimizer="adamw"))
 """
 ARRAYS = """
 import noshadow, numpy as np
@@ -66,6 +77,9 @@ def main(folder: Path) -> None:
         for code in (TORCH, SKLEARN, ARRAYS):
             print(run(python, "-c", code, cwd=place), end="")
         print(run(python, "-m", "noshadow", "audit", "layer.safetensors", "-o", "audit", cwd=place))
+        extra = f"{wheel.resolve()}[hf]"
+        run(python, "-m", "pip", "install", "--quiet", "--constraint", constraints, extra, cwd=place)
+        print(run(python, "-c", HUGGING_FACE, cwd=place), end="")
         made = sorted(path.name for path in place.iterdir() if path.name != "venv")
         size = f"{wheel.name} ({wheel.stat().st_size / 1e6:.1f} MB)"
         print(f"{size}, {archive.name}: installed, used; wrote {', '.join(made)}")

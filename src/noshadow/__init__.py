@@ -12,9 +12,10 @@ from noshadow.errors import InputError, NoshadowWarning
 
 if TYPE_CHECKING:
     from noshadow import attacks, evaluate, network, shadow, theory
-    from noshadow.audit import Audit, audit
+    from noshadow.audit import audit
     from noshadow.bundle import Bundle
     from noshadow.canary import Canaries, canaries
+    from noshadow.findings import Audit
     from noshadow.layer import LastLayer
     from noshadow.predict import spread
     from noshadow.reading import last_layer
@@ -44,7 +45,7 @@ __all__ = [
 
 _PARTS = ("attacks", "evaluate", "network", "shadow", "theory")
 _HOMES = {
-    "Audit": "audit",
+    "Audit": "findings",
     "Bundle": "bundle",
     "Canaries": "canary",
     "LastLayer": "layer",

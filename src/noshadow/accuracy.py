@@ -8,19 +8,26 @@ approximate score. ``refine`` goes on with the top until no other record can bel
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
 from scipy import stats
+from torch import Tensor
 
 from noshadow.curvature import Size
-from noshadow.curvature.iterative import Solver, system_work
+from noshadow.curvature.iterative import Effort, Solver, system_work
 from noshadow.diagnostics import Accuracy
 from noshadow.layer import LastLayer
+from noshadow.passes.blocks import Parts
 from noshadow.scores import SCORES, Known
+
+if TYPE_CHECKING:
+    from noshadow.passes.ray_tasks import RayTasks
 
 __all__ = ["Floats", "check", "records_to_check"]
 
@@ -35,6 +42,7 @@ _STEPS = 20  # of a system, typically
 _MOST, _LEAST = 100, 3  # records of the sample, and of the top
 _ENOUGH = 10  # sampled records for a rank correlation; with fewer, those at the top count too
 _MOST_REFINED = 10  # times the top share
+_EFFORT = "effort"  # beside the scores, what they took
 _PROBES = 50  # records from the top down to the last that may be refined: how much too low can they be?
 
 
@@ -45,15 +53,17 @@ def check(
     refine: float | None,
     full_step: bool,
     seed: int = 0,
+    tasks: RayTasks | None = None,
 ) -> Accuracy | None:
     """Compare, and with ``refine`` put exact scores into the frame for that share of the records, the highest ones.
 
-    None where the frame has no score of the curvature.
+    The exact answers are found here or, batch by batch, by ``tasks``. None where the frame has no score of the
+    curvature.
     """
     ranked = next((name for name in _CHECKED if name in frame), None)
     if ranked is None:
         return None
-    exact = _Exact(solver, frame, full_step)
+    exact = _Exact(solver, frame, full_step, tasks)
     approximate = frame[ranked].to_numpy().copy()
     count = records_to_check(Size.of(layer), layer.kind.width(layer.n_outputs) if ranked == "leverage" else 1)
     highest = np.argsort(-approximate, kind="stable")
@@ -101,10 +111,11 @@ def records_to_check(size: Size, systems: int = 1) -> int:
 
 
 class _Exact:
-    """Exact scores of single records, remembered."""
+    """Exact scores of single records, remembered: a batch of systems at a time, here or as tasks of Ray."""
 
-    def __init__(self, solver: Solver, frame: pd.DataFrame, full_step: bool) -> None:
-        self._solver, self._full_step = solver, full_step
+    def __init__(self, solver: Solver, frame: pd.DataFrame, full_step: bool, tasks: RayTasks | None) -> None:
+        self._solver, self._full_step, self._tasks = solver, full_step, tasks
+        self._sent: tuple[Any, ...] | None = None
         self._known: dict[str, dict[int, float]] = {name: {} for name in frame if name in _CHECKED}
         self.rows: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
@@ -115,13 +126,33 @@ class _Exact:
         missing = np.array(
             [row for row in rows.tolist() if any(row not in self._known[name] for name in names)], dtype=np.int64
         )
-        for some in torch.split(torch.from_numpy(missing), self._solver.batch) if len(missing) else ():
-            records = self._solver.gather(some)
-            known = Known(records, self._solver.leverages(records), None, self._full_step)
-            for name in names:
-                values = SCORES[name](known).cpu().numpy()
+        batches = torch.split(torch.from_numpy(missing), self._solver.batch) if len(missing) else ()
+        for some, answers in zip(batches, self._answers(batches, list(names)), strict=True):
+            self._solver.effort.join(answers.pop(_EFFORT))
+            for name, values in answers.items():
                 self._known[name].update(zip(some.tolist(), values.tolist(), strict=True))
         return {name: np.array([self._known[name][row] for row in rows.tolist()]) for name in names}
+
+    def _answers(self, batches: Sequence[Tensor], names: list[str]) -> Iterator[Parts]:
+        if self._tasks is None or not batches:
+            return (_answers((rows, names), self._solver, self._full_step) for rows in batches)
+        if self._sent is None:
+            if self._full_step:
+                self._solver.beside.prepare_leftover()  # once, not in every task
+            remedy = "save the layer, and score what LastLayer.load gives"
+            self._sent = tuple(
+                self._tasks.shared(one, "engine: the layer", remedy) for one in (self._solver, self._full_step)
+            )
+        return self._tasks.each(_answers, [(rows, names) for rows in batches], *self._sent)
+
+
+def _answers(asked: tuple[Tensor, list[str]], solver: Solver, full_step: bool) -> Parts:
+    """Exact scores of a batch of records, by their rows, and what that took."""
+    rows, names = asked
+    own = replace(solver, effort=Effort())
+    records = own.gather(rows)
+    known = Known(records, own.leverages(records), None, full_step)
+    return {**{name: SCORES[name](known) for name in names}, _EFFORT: own.effort.sums()}
 
 
 def _refine(

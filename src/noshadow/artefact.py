@@ -22,8 +22,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
 
 from noshadow.files import write_bytes
 
@@ -64,6 +62,8 @@ def write_artefact(
 ) -> None:
     """Keep arrays and facts; when this returns they are on the disk, whole."""
     metadata = {"format": FORMAT, "identity": text_of(identity), "facts": text_of(facts), "sha256": ZEROS.decode()}
+    from safetensors.numpy import save  # here: a layer in memory does without
+
     content = save({name: np.asarray(array, order="C") for name, array in arrays.items()}, metadata)
     start = digest_position(content)
     write_bytes(path, content[:start] + hashlib.sha256(content).hexdigest().encode() + content[start + 64 :])
@@ -78,6 +78,9 @@ def read_artefact(path: str | os.PathLike[str], identity: Any) -> Artefact:
     digest.update(memoryview(content)[start + 64 :])
     if content[start : start + 64] != digest.hexdigest().encode():
         raise UnusableArtefact("it fails its checksum")
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
     try:
         metadata = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
         found, facts = json.loads(metadata["identity"]), json.loads(metadata["facts"])

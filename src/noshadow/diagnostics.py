@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ _STATIONARY = 1.0  # leftover gradients, in those of a typical record, that are 
 _UNRELATED = -2.0  # standard errors by which halved outputs fit better; training makes it positive, one outlier −1
 # Share of the leftover gradient below which another ridge explains it. Of networks stopped early it leaves more than
 # half, but a ridge that nobody used and that is far too large swamps what they had left.
+_AGREEMENT = 4.0  # standard errors of a rank correlation of nothing: a trace has more with its own model's outputs
 _TOO_LARGE = 0.3
 _TOO_SMALL = 0.1
 FEW_HELD_OUT = 100
@@ -86,6 +88,8 @@ class Diagnostics:
     """The same if every output were the mean of the targets; None where that is not asked."""
     linearity: float | None = None
     """Relative distance of the outputs from a linear function of the features."""
+    trace_agreement: float | None = None
+    """Rank correlation of what the trace and the final outputs say of the records; None without a trace."""
     calibration: Calibration | None = None
     """What the predicted success rates rest on; None where there are none."""
     flagged: tuple[int, ...] = ()
@@ -118,6 +122,12 @@ def concerns(layer: LastLayer, found: Diagnostics) -> list[str]:
             "the features are the inputs of the last layer, that rows are aligned, and that bias= is right"
         )
     messages += _misuse(layer, found)
+    if found.trace_agreement is not None and found.trace_agreement < _AGREEMENT / math.sqrt(layer.n):
+        messages.append(
+            f"trace: records that it has ahead are not ahead in the final outputs (rank correlation "
+            f"{found.trace_agreement:.2f}): it is of other records, in another order, or of another model; record it "
+            "on the same data in the same order"
+        )
     messages += _of_rates(found.calibration)
     if found.null_directions:
         messages.append(

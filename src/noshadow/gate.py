@@ -5,24 +5,52 @@ from __future__ import annotations
 import math
 import os
 import tomllib
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from noshadow.errors import FileError, InputError
 
 if TYPE_CHECKING:
-    from noshadow.audit import Audit
+    from noshadow.findings import Audit
 
-__all__ = ["Policy", "Verdict"]
+__all__ = ["Policy", "Verdict", "count", "policy_key", "rate"]
 
 _LARGEST = 2**20  # bytes of a policy file
 _HOW_TO_GET_RATES = (
     "audit again with held_out=, records that the model was not trained on, and rerun=, a second model trained with "
     "another seed"
 )
+
+
+def policy_key(
+    default: Any, read: Callable[[Any], Any], says: str, allows: Callable[[Any, int], int] | None = None
+) -> Any:
+    """A key of a policy: in a TOML file, as an option of the commands and in their JSON, by the name of its field.
+
+    default  where it is not given
+    read     what a value means; raises ``ValueError`` with what was expected where it is none
+    says     what the option says of itself; the default is added
+    allows   how many of n records it lets be over the rate; the least of all keys counts. None: it limits no number
+    """
+    return field(default=default, metadata={"read": read, "says": says, "allows": allows})
+
+
+def rate(value: Any) -> float:
+    """A success rate."""
+    found = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    if not 0.5 <= found <= 1:
+        raise ValueError("a success rate from 0.5 (guessing) to 1")
+    return found
+
+
+def count(value: Any) -> int:
+    """A number of records."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
+        raise ValueError("a whole number of records, 0 or more")
+    return int(value)
 
 
 @dataclass(frozen=True)
@@ -43,18 +71,16 @@ class Policy:
     Policy(fail_above=0.75, max_records=10)
     """
 
-    fail_above: float = 0.9
-    max_records: int = 0
+    fail_above: float = policy_key(0.9, rate, "Fail if records have a predicted success rate above this.")
+    max_records: int = policy_key(0, count, "How many records may be above it.", allows=lambda most, n: most)
 
     def __post_init__(self) -> None:
-        rate, count = self.fail_above, self.max_records
-        numeric = isinstance(rate, (int, float, np.floating, np.integer)) and not isinstance(rate, bool)
-        if not (numeric and math.isfinite(rate) and 0.5 <= rate <= 1):
-            raise InputError(f"fail_above: expected a success rate from 0.5 (guessing) to 1, got {rate!r}")
-        if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 0:
-            raise InputError(f"max_records: expected a whole number of records, 0 or more, got {count!r}")
-        object.__setattr__(self, "fail_above", float(rate))
-        object.__setattr__(self, "max_records", int(count))
+        for key in fields(self):
+            value = getattr(self, key.name)
+            try:
+                object.__setattr__(self, key.name, key.metadata["read"](value))
+            except ValueError as error:
+                raise InputError(f"{key.name}: expected {error}, got {value!r}") from None
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Policy:
@@ -113,24 +139,29 @@ class Policy:
         """
         if "attack_accuracy" not in audit.table:
             raise InputError(f"policy: this audit has no predicted rates to hold against it; {_HOW_TO_GET_RATES}")
-        rates = audit.table["attack_accuracy"].to_numpy(dtype=np.float64)
-        flagged = audit.table["flagged"].to_numpy(dtype=bool)
+        rates, flagged = audit.table["attack_accuracy"], audit.table["flagged"].astype(bool)
         over = int(((rates > self.fail_above) | flagged).sum())
-        unknown = int((np.isnan(rates) & ~flagged).sum())
-        if over <= self.max_records < over + unknown:
+        unknown = int((rates.isna() & ~flagged).sum())
+        allowed = self.allowed(len(rates))
+        if over <= allowed < over + unknown:
             raise InputError(
                 f"policy: {unknown:,} of {len(rates):,} records have no predicted rate, and it depends on them; "
                 f"{_HOW_TO_GET_RATES}"
             )
-        met = over <= self.max_records
+        met = over <= allowed
         calibration = audit.metadata.get("calibration") or {}
         rough = ", by rates that no rerun calibrated" if calibration.get("source") == "gap" else ""
         sentence = (
             f"{over:,} of {len(rates):,} records {'has' if over == 1 else 'have'} a predicted success rate above "
             f"{self.fail_above:.12g} or {'is' if over == 1 else 'are'} fully exposed; the policy allows "
-            f"{self.max_records:,}: {'met' if met else 'not met'}{rough}."
+            f"{allowed:,}: {'met' if met else 'not met'}{rough}."
         )
-        return Verdict(met, over, self, sentence, rough)
+        return Verdict(met, over, self, sentence, rough, allowed)
+
+    def allowed(self, n: int) -> int:
+        """How many of n records may be over the rate, or flagged."""
+        limits = [(key.metadata["allows"], getattr(self, key.name)) for key in fields(self)]
+        return min(int(allows(value, n)) for allows, value in limits if allows is not None)
 
 
 @dataclass(frozen=True)
@@ -142,6 +173,7 @@ class Verdict:
     policy    which policy
     sentence  the same for a reader
     rough     what a reader is to know of rates that nothing calibrated; empty where they are
+    allowed   how many may be over the rate, or flagged
     """
 
     met: bool
@@ -149,3 +181,4 @@ class Verdict:
     policy: Policy
     sentence: str
     rough: str = ""
+    allowed: int = 0

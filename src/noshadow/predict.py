@@ -31,10 +31,29 @@ estimator over data, with the observed to the expected information κ = Σ g'ᵀ
     \sigma_{out,i}^2 = \tfrac12\, \kappa\, \frac{\nabla\varphi^T A_i \nabla\varphi}{1 - h_i}, \qquad
     \sigma_{in,i} = (1 - h_i)\, \sigma_{out,i}, \qquad 1 - h_i = \frac{IF_i}{NS_i}
 
-For squared error the law is exact (Section 3 of the paper) and nothing is scaled: the residual e of the model without
-the record is N(ε, σ_out²), with it (1 − h) e, and the statistic is the squared residual; h and ε are those of the run,
-and V is half of the gap of the losses, since their curvature is 2. Of a converged head σ_out² = ½ κ A/(1 − h), κ from
-the residuals and the degrees of freedom that are left.
+For squared error the law is that of Section 3 of the paper: the residual e of the model without the record is
+N(ε, σ_out²), with it (1 − H) e, and the statistic is the squared residual. Of a converged head all three are known: H
+is the leverage, ε = e/(1 − h), and σ_out² = ½ κ A/(1 − h), κ from the residuals and the degrees of freedom that are
+left. In a network a record decides more of its fit than the last layer shows, and residuals over the run are not those
+without the record; but which records are ahead of others in both, the last layer and the run do say. So
+
+.. math::
+
+    a_i = \frac{h_i}{1 - h_i}, \qquad \frac{H_i}{1 - H_i} = c\, a_i, \qquad
+    \varepsilon_i^2 = k^2\, \overline{e_i^2}, \qquad
+    \sigma_{out,i}^2 = \sigma_{seed}^2 + \frac{V}{2}\, \frac{a_i}{\bar a}
+
+with the mean square of the residual over the epochs; what other data does to a prediction goes with its leverage, what
+another seed does has been seen not to. c and k are those for which the law gives the two mean losses that
+are seen, of held-out records and of members:
+
+.. math::
+
+    \overline{\varepsilon_i^2 + \sigma_{out,i}^2} = \bar\ell_{out}, \qquad
+    \overline{(1 - H_i)^2\, (\varepsilon_i^2 + \sigma_{out,i}^2)} = \bar\ell_{in}
+
+V is half of the gap of the losses, since their curvature is 2. Without held-out records nothing is scaled: c = 1, and
+ε = ē/(1 − h).
 """
 
 from __future__ import annotations
@@ -65,6 +84,7 @@ __all__ = [
     "Rates",
     "Source",
     "calibrate",
+    "calibrate_law",
     "converged_rates",
     "match_shift",
     "plain_loss",
@@ -82,8 +102,11 @@ FEWEST = 20
 """Held-out records."""
 STEEPEST = 3.0
 """The largest β."""
-_SAMPLE = 20_000  # records on which c and γ are found: more would not change their digits
+_SAMPLE = 5_000  # records on which c and γ are found: more change them by less than other records would
 _LEVELS = 400  # quantiles that are compared
+_MOST_LEVERAGE = 1.0 - 1e-8
+_LEAST_ERROR = 0.05  # share of the held-out loss that is error and not spread
+_WIDEST = 25.0  # |log c| of squared error
 
 Floats = NDArray[np.float64]
 Source = Literal["rerun", "gap", "stated", "converged"]
@@ -115,7 +138,8 @@ class Calibration:
 
     spread_in, spread_out  of φ over models, in its own units; of the seed alone where there was a rerun
     resampled              factor for what other data adds to the spread
-    scale, exponent        c and γ of the shift; None for squared error, whose law needs none
+    scale, exponent        c and γ of the shift; for squared error c of the leverage's odds, None where it is not scaled
+    error_scale            k of squared error: the residual without the record, in that of the run
     contraction            β
     gap                    mean φ of the members minus that of held-out records; None where it is not known
     held_out               how many records the model was not trained on there were
@@ -132,11 +156,12 @@ class Calibration:
     gap: float | None = None
     source: Source = "rerun"
     held_out: int = 0
+    error_scale: float | None = None
 
     def shift(self, exposure: Floats) -> Floats:
         """s = c E^γ, (n,)."""
         if self.scale is None or self.exponent is None:
-            raise RuntimeError("the law of squared error has no scaled shift")
+            raise RuntimeError("the law of squared error has no shift of one form for all records")
         return self.scale * np.maximum(exposure, 0.0) ** self.exponent
 
     def rates(self, exposure: Floats) -> Rates:
@@ -302,13 +327,65 @@ def calibrate(
     gap: float | None = None,
     source: Source = "rerun",
 ) -> Calibration:
-    """What the rates of these members rest on: from held-out records, spreads of a rerun, or both.
+    """What the rates of these members of classes rest on: from held-out records, spreads of a rerun, or both.
 
     exposure, statistic_in, loss_in  (n,) of the members
     spreads                          σ_in and σ_out of ``spread``; None: derived from the gap of the losses
     gap                              in place of held-out records: mean φ of members minus that of others
     source                           where the spreads are from
     """
+    found = _spreads(head, loss_in, held_out, spreads, source)
+    if held_out is not None:
+        scale, exponent = match_shift(exposure, statistic_in, held_out.statistic)
+        gap = float(statistic_in.mean() - held_out.statistic.mean())
+    else:
+        exponent = 0.5
+        root = np.sqrt(np.maximum(exposure, 0.0))
+        mean = float(np.minimum(root, 10.0 * np.quantile(root, 0.99)).mean())
+        scale = 1.0 if gap is None else max(gap, 0.0) / mean if mean > 0 else 0.0
+    found = replace(found, scale=scale, exponent=exponent, gap=gap)
+    ratio = (found.spread_in / found.spread_out) ** 2
+    return replace(found, contraction=_contraction(found.shift(exposure), ratio))
+
+
+def calibrate_law(
+    head: Head,
+    leverage: Floats,
+    error: Floats,
+    loss_in: Floats,
+    held_out: HeldOut | None,
+    spreads: tuple[float, float] | None,
+    source: Source = "rerun",
+) -> tuple[Calibration, Rates]:
+    """The same of squared error, and the rates by its law.
+
+    leverage, error, loss_in  (n,) of the members: h, the root mean square of the residual over the run, the final loss
+    """
+    found = _spreads(head, loss_in, held_out, spreads, source)
+    tau = found.spread_out * found.resampled
+    if held_out is None:
+        return found, rates_of_law(leverage, error, tau)
+    h = np.clip(leverage, 1e-12, _MOST_LEVERAGE)
+    odds = h / (1.0 - h)
+    seed = found.spread_out if found.source != "gap" else 0.0
+    usual = np.minimum(odds, 10.0 * np.quantile(odds, 0.99))  # one that decides its own fit shall not decide this
+    variance = seed**2 + (tau**2 - seed**2) * usual / usual.mean()
+    inside, outside = float(loss_in.mean()), float(held_out.loss.mean())
+    mean_square = float(np.mean(error**2))
+    left = max(outside - tau**2, _LEAST_ERROR * outside)  # more spread than loss: two runs that are not of one recipe
+    size = np.sqrt(left / mean_square) if mean_square > 0 else 0.0
+    without = (size * error) ** 2 + variance
+    scale = _scale_of_odds(odds, without, inside)
+    own = scale * odds / (1.0 + scale * odds)
+    gap = float(np.sqrt(outside) - np.sqrt(inside))
+    rates = rates_of_law(own, (1.0 - own) * size * error, np.sqrt(variance))
+    return replace(found, scale=scale, error_scale=float(size), gap=gap), rates
+
+
+def _spreads(
+    head: Head, loss_in: Floats, held_out: HeldOut | None, spreads: tuple[float, float] | None, source: Source
+) -> Calibration:
+    """The two spreads and what other data adds to them."""
     variance = 0.0
     if held_out is not None:
         lost = max(float(held_out.loss.mean() - loss_in.mean()), 0.0)
@@ -323,20 +400,19 @@ def calibrate(
         spreads, factor, source = (float(np.sqrt(variance / 2.0)),) * 2, 1.0, "gap"
     else:
         factor = float(np.sqrt(1.0 + variance / 2.0 / spreads[1] ** 2))
-    inside, outside = spreads
     count = 0 if held_out is None else len(held_out.loss)
-    if not head.classifies:
-        return Calibration(inside, outside, factor, source=source, held_out=count)
-    if held_out is not None:
-        scale, exponent = match_shift(exposure, statistic_in, held_out.statistic)
-        gap = float(statistic_in.mean() - held_out.statistic.mean())
-    else:
-        exponent = 0.5
-        root = np.sqrt(np.maximum(exposure, 0.0))
-        mean = float(np.minimum(root, 10.0 * np.quantile(root, 0.99)).mean())
-        scale = 1.0 if gap is None else max(gap, 0.0) / mean if mean > 0 else 0.0
-    found = Calibration(inside, outside, factor, scale, exponent, 0.0, gap, source, count)
-    return replace(found, contraction=_contraction(found.shift(exposure), (inside / outside) ** 2))
+    return Calibration(*spreads, factor, source=source, held_out=count)
+
+
+def _scale_of_odds(odds: Floats, without: Floats, loss_in: float) -> float:
+    """c with mean (1 + c·odds)⁻² · without = loss_in; 0 where members fit no better than the law has them without."""
+
+    def excess(log_scale: float) -> float:
+        return float(np.mean(without / (1.0 + np.exp(log_scale) * odds) ** 2)) - loss_in
+
+    if excess(-_WIDEST) <= 0.0:
+        return 0.0
+    return float(np.exp(_WIDEST if excess(_WIDEST) > 0.0 else optimize.brentq(excess, -_WIDEST, _WIDEST)))
 
 
 def converged_rates(head: Head, influence_sum: float, known: Mapping[str, Floats]) -> tuple[Calibration, Rates]:
@@ -345,7 +421,7 @@ def converged_rates(head: Head, influence_sum: float, known: Mapping[str, Floats
     information = influence_sum / max(float(leverage.sum()), np.finfo(np.float64).tiny)
     if not head.classifies:
         left = max(len(leverage) - float(leverage.sum()), 1.0)
-        h = np.clip(leverage, 0.0, 1.0 - 1e-8)
+        h = np.clip(leverage, 0.0, _MOST_LEVERAGE)
         variance = 0.5 * information * len(leverage) / left * known["signal_variance"] / (1.0 - h)
         tau = np.sqrt(np.maximum(variance, np.finfo(np.float64).tiny))
         found = Calibration(float(np.mean((1.0 - h) * tau)), float(tau.mean()), source="converged")
@@ -369,7 +445,7 @@ def rates_of_law(leverage: Floats, error: Floats, tau: Floats | float) -> Rates:
     """
     from noshadow import theory  # here: it is for this head alone
 
-    h = np.clip(leverage, 1e-12, 1.0 - 1e-8)
+    h = np.clip(leverage, 1e-12, _MOST_LEVERAGE)
     a, epsilon = h / (1.0 - h), error / (1.0 - h)
     place = {"n": 3, "p": 1}  # any n and p: what counts is a = h̄/(n − p) and τ = σ √a
     freedom = place["n"] - place["p"]

@@ -11,7 +11,7 @@ import torch
 from noshadow.diagnostics import Diagnostics
 from noshadow.errors import InputError
 from noshadow.layer import LastLayer
-from noshadow.predict import Calibration, HeldOut, Rates, Source, calibrate, plain_loss, rates_of_law
+from noshadow.predict import Calibration, HeldOut, Rates, Source, calibrate, calibrate_law, plain_loss
 from noshadow.trace import Trace
 
 __all__ = [
@@ -106,18 +106,21 @@ def predicted_rates(
 ) -> tuple[Calibration, Rates]:
     """The predicted rates of all records, and what they rest on."""
     others = None if held_out is None else HeldOut.of(layer.kind, *_pair(held_out))
-    phi = _statistic_of(layer)
-    loss = plain_loss(phi) if layer.kind.classifies else values["loss"]
-    calibration = calibrate(layer.kind, values["exposure"], phi, loss, others, spreads, gap, source)
     if layer.kind.classifies:
+        phi = _statistic_of(layer)
+        calibration = calibrate(layer.kind, values["exposure"], phi, plain_loss(phi), others, spreads, gap, source)
         return calibration, calibration.rates(values["exposure"])
-    # squared error: the residual of the run, its mean square where losses were kept
-    error = values["loss"]
-    if trace is not None and trace.losses is not None and trace.mean_outputs is not None:
-        error = trace.losses.mean(slice(None)).numpy()
-    elif trace is not None and trace.mean_outputs is not None:
-        error = layer.kind.loss(trace.mean_outputs.to(layer.outputs), layer.targets).numpy()
-    return calibration, rates_of_law(values["leverage"], np.sqrt(error), calibration.spread_out * calibration.resampled)
+    error = np.sqrt(_mean_square(layer, values["loss"], trace))
+    return calibrate_law(layer.kind, values["leverage"], error, values["loss"], others, spreads, source)
+
+
+def _mean_square(layer: LastLayer, final: Any, trace: Trace | None) -> Any:
+    """Of the residual over the run, (n,): where losses were kept; else of the mean output, or the final one."""
+    if trace is not None and trace.losses is not None:
+        return trace.losses.mean(slice(None)).numpy()
+    if trace is not None and trace.mean_outputs is not None:
+        return layer.kind.loss(trace.mean_outputs.to(layer.outputs), layer.targets).numpy()
+    return final
 
 
 def _pair(held_out: Any) -> tuple[Any, Any]:

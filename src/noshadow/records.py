@@ -59,27 +59,16 @@ class Records:
 
     def part(self, rows: slice) -> Records:
         """Some of them, counted from the first."""
-        return Records(
-            slice(self.rows.start + rows.start, self.rows.start + rows.stop),
-            self.source[rows],
-            self.outputs[rows],
-            self.targets[rows],
-            None if self.weights is None else self.weights[rows],
-            self.head,
-            self.trained,
-        )
+        return self._picked(rows, slice(self.rows.start + rows.start, self.rows.start + rows.stop))
 
     def some(self, rows: Tensor) -> Records:
         """Some of them, by number, in that order; ``rows`` of the layer stays that of all."""
-        return Records(
-            self.rows,
-            self.source[rows],
-            self.outputs[rows],
-            self.targets[rows],
-            None if self.weights is None else self.weights[rows],
-            self.head,
-            self.trained,
-        )
+        return self._picked(rows, self.rows)
+
+    def _picked(self, rows: slice | Tensor, of_layer: slice) -> Records:
+        weights = None if self.weights is None else self.weights[rows]
+        arrays = (self.source[rows], self.outputs[rows], self.targets[rows], weights)
+        return Records(of_layer, *arrays, self.head, self.trained)
 
     def squares_times(self, matrix: Tensor) -> Tensor:
         """X̃² M, entries squared, (P, k) → (c, k)."""

@@ -6,15 +6,13 @@ import hashlib
 import math
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor
 
 from noshadow._version import __version__
 from noshadow.accuracy import check
@@ -25,8 +23,9 @@ from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.layer import LastLayer
 from noshadow.memory import working_memory
 from noshadow.passes import in_blocks
+from noshadow.points import Point, Scored, curved, given, points
 from noshadow.predict import Source, converged_rates
-from noshadow.progress import Advance, Progress, progress_bar
+from noshadow.progress import Progress, progress_bar
 from noshadow.rating import (
     OF_CALIBRATED,
     OF_CONVERGED,
@@ -37,12 +36,14 @@ from noshadow.rating import (
     read_spreads,
     require_ratable,
 )
-from noshadow.scores import SCORES, Known, Need, resolve
+from noshadow.scores import SCORES, resolve
 from noshadow.trace import Trace
+from noshadow.trace.binding import rank_agreement
 
-__all__ = ["Scored", "given", "score", "score_with_diagnostics"]
+if TYPE_CHECKING:
+    from noshadow.passes.ray_tasks import RayTasks
 
-_PLAIN_CHUNK = 65_536  # records at a time where no curvature is needed
+__all__ = ["score", "score_with_diagnostics"]
 
 
 def score(
@@ -107,8 +108,8 @@ def score(
         A folder that keeps what is done, block by block, so that a run that was interrupted goes on from there; one of
         other records or options is refused. With the exact Hessian only.
     engine : "local" or "ray", optional
-        Who does the passes over the records: this process, or tasks of Ray, to which blocks of records are given; with
-        the exact Hessian only.
+        Who does the work: this process, or tasks of Ray. With the exact Hessian they do the passes over blocks of
+        records; of an approximation, the exact answers for single records that it is checked against and refined with.
     address : str, optional
         Of a Ray cluster; None: one is started on this machine.
 
@@ -213,26 +214,30 @@ def score_with_diagnostics(
     basis = [name for name in wanted if SCORES[name].obstacle(layer.kind) is None]
     computed = list(dict.fromkeys([name for name in names if name not in rated] + basis))
     choice = choose(curvature, Size.of(layer), memory)
-    if _curved(computed):
+    approximate = curved(computed) and choice.name != "dense"
+    if approximate:
         _require_dense(choice, store, engine)
     options = partial(_options, computed, remembered, choice, full_step, memory)
-    steps = sum(3 if _curved(some) else 1 for _, some, _ in _points(layer, computed, remembered))
+    steps = sum(3 if point.curved else 1 for point in points(layer, computed, remembered, full_step))
     values: dict[str, Any] = {}
     pulled = 0.0
     diagnostics = Diagnostics()
     with (
-        in_blocks(layer, engine, address, store, options) as held,
+        in_blocks(layer, engine, address, store, options) as (held, tasks),
         progress_bar("Scoring", layer.n * steps, progress) as advance,
     ):
-        for place, some, of_run in _points(held, computed, remembered):
-            hessian = build_chosen(place, choice, memory, advance) if _curved(some) else None
-            found, influence_sum, flagged = _pass(place, some, hessian, remembered, full_step, of_run, advance)
-            values |= dict(zip(some, found.numpy(), strict=True))
-            pulled = influence_sum
-            if hessian is not None and not (of_run and diagnostics.rank is not None):
-                accuracy = _accuracy(place, hessian, values, memory, None if of_run else refine, full_step)
-                diagnostics = _diagnostics(layer, hessian, influence_sum, flagged, of_run, choice, accuracy)
+        place = layer if approximate else held  # its passes are done here: Ray gives the exact answers beside it
+        for point in points(place, computed, remembered, full_step):
+            hessian = build_chosen(point.layer, choice, memory, advance) if point.curved else None
+            found = point.scored(hessian, advance)
+            values |= dict(zip(point.names, found.values.numpy(), strict=True))
+            pulled = found.influence_sum
+            if hessian is not None and not (point.of_run and diagnostics.rank is not None):
+                accuracy = _accuracy(point, hessian, values, memory, None if point.of_run else refine, tasks)
+                diagnostics = _diagnostics(point, hessian, found, choice, accuracy)
     _require_finite(values)
+    if remembered is not None:
+        diagnostics = replace(diagnostics, trace_agreement=rank_agreement(remembered, layer))
     settled = settled and has_converged(diagnostics) and not learned_features(layer, values, held_out)
     if rated and not (settled or stated):
         if scores is not None:
@@ -249,111 +254,13 @@ def score_with_diagnostics(
     return pd.DataFrame({name: values[name] for name in names}), diagnostics
 
 
-def given(trace: Trace | None, calibrated: bool = False) -> frozenset[Need]:
-    """What scores may need and there is: a Hessian can always be had, the rest is what trace and caller have."""
-    found: set[Need] = {"curvature"}
-    if trace is not None and trace.losses is not None and trace.epochs > 1:
-        found.add("losses")
-    if trace is not None and trace.mean_outputs is not None:
-        found.add("mean_outputs")
-    if calibrated:
-        found.add("calibration")
-    return frozenset(found)
-
-
-def _curved(names: Sequence[str]) -> bool:
-    return any("curvature" in SCORES[name].needs for name in names)
-
-
-def _points(layer: LastLayer, names: list[str], trace: Trace | None) -> list[tuple[LastLayer, list[str], bool]]:
-    """Where each score is evaluated: at the final outputs or, those of the run, at its mean outputs."""
-    if trace is None or trace.mean_outputs is None:
-        return [(layer, names, False)]
-    of_run = [name for name in names if SCORES[name].of_run]
-    final = [name for name in names if name not in of_run]
-    run = layer.at(trace.mean_outputs) if of_run else layer
-    return [point for point in ((layer, final, False), (run, of_run, True)) if point[1]]
-
-
-Scored = tuple[Tensor, float, list[int]]
-"""Values (scores, records), the sum of the records' influences, and the rows that are flagged."""
-
-
-def _pass(
-    layer: LastLayer,
-    names: list[str],
-    hessian: Curvature | None,
-    trace: Trace | None,
-    full_step: bool,
-    of_run: bool,
-    advance: Advance,
-) -> Scored:
-    """The scores of all records at one point, as the layer says: in one go or in blocks."""
-    layer = layer if hessian is None else hessian.layer  # which may be the n-sided form
-    full_step = full_step and not of_run
-    if layer.blocks is None:
-        return _of_window(layer, names, hessian, trace, full_step, of_run, advance)
-    values = torch.empty((len(names), layer.n), dtype=torch.float64)
-    influence_sum, flagged = 0.0, []
-    job = partial(_of_block, names=names, hessian=hessian, trace=trace, full_step=full_step, of_run=of_run)
-    for rows, parts in layer.blocks.mapped(layer, "scores", job, getattr(hessian, "chunk", _PLAIN_CHUNK)):
-        values[:, rows] = parts["values"]
-        influence_sum += float(parts["influence_sum"])
-        flagged += parts["flagged"].tolist()
-        advance(rows.stop - rows.start)
-    return values, influence_sum, flagged
-
-
-def _of_block(
-    layer: LastLayer,
-    names: list[str],
-    hessian: Curvature | None,
-    trace: Trace | None,
-    full_step: bool,
-    of_run: bool,
-) -> dict[str, Tensor]:
-    """The scores of a window, here or on another machine."""
-    here: Any = hessian if hessian is None else replace(cast(Any, hessian), layer=layer)
-    values, influence_sum, flagged = _of_window(layer, names, here, trace, full_step, of_run, _untold)
-    return {
-        "values": values,
-        "influence_sum": torch.tensor(influence_sum, dtype=torch.float64),
-        "flagged": torch.tensor(flagged, dtype=torch.int64),
-    }
-
-
-def _untold(steps: float = 1) -> None:
-    """Blocks are counted where they come in."""
-
-
-def _of_window(
-    layer: LastLayer,
-    names: list[str],
-    hessian: Curvature | None,
-    trace: Trace | None,
-    full_step: bool,
-    of_run: bool,
-    advance: Advance,
-) -> Scored:
-    """The scores of the records that the layer covers."""
-    first = layer.covered.start
-    values = torch.empty((len(names), layer.covered.stop - first), dtype=torch.float64)
-    influence_sum, flagged = 0.0, []
-    for known in _chunks(layer, hessian, trace, full_step, of_run):
-        rows = known.records.rows
-        for name, column in zip(names, values, strict=True):
-            column[rows.start - first : rows.stop - first] = SCORES[name](known)
-        if hessian is not None:
-            influence_sum += float((known.records.pull * known.first_order_shift).sum())
-            flagged += (known.removal.undefined.nonzero().flatten() + rows.start).tolist()
-        advance(len(known.records))
-    return values, influence_sum, flagged
-
-
 def _require_dense(choice: Choice, store: Any, engine: str | None) -> None:
-    """Blocks of records are for the exact Hessian, whose sums over them are all that it needs."""
-    asked = "store" if store is not None else "engine" if engine == "ray" else None
-    if asked is not None and choice.name != "dense":
+    """Blocks of records are for the exact Hessian, whose sums over them are all that it needs.
+
+    Of an approximation Ray gives the exact answers for single records that it is checked against and refined with.
+    """
+    asked = "store" if store is not None else "engine" if engine == "ray" and choice.name == "iterative" else None
+    if asked is not None:
         raise InputError(
             f"{asked}: it is for the exact Hessian, curvature='dense', and this layer has curvature={choice.name!r} "
             f"({choice.why}); pass a larger memory=, or leave {asked} out"
@@ -373,53 +280,35 @@ def _options(
     return {
         "scores": names,
         "trace": remembered,
-        "curvature": choice.name if _curved(names) else None,
+        "curvature": choice.name if curved(names) else None,
         "full_step": full_step,
         "memory": memory,
         "noshadow version": __version__,
     }
 
 
-def _chunks(
-    layer: LastLayer, hessian: Curvature | None, trace: Trace | None, full_step: bool, of_run: bool
-) -> Iterator[Known]:
-    """All records in order, a chunk at a time, with what is known of them."""
-    if hessian is None:
-        for rows in layer.chunks(_PLAIN_CHUNK):
-            yield Known(layer.records(rows), None, trace, of_run=of_run)
-    else:
-        for leverages in hessian.chunks():
-            yield Known(leverages.records, leverages, trace, full_step, of_run)
-
-
 def _accuracy(
-    layer: LastLayer,
+    point: Point,
     hessian: Curvature,
     values: dict[str, Any],
     memory: float | None,
     refine: float | None,
-    full_step: bool,
+    tasks: RayTasks | None,
 ) -> Accuracy | None:
     """How far an approximate curvature is off; with ``refine`` exact scores take the place of the highest ones."""
     solver = exact_solver(hessian, working_memory(memory))
     if solver is None:
         return None
     frame = pd.DataFrame(values)
-    found = check(layer, solver, frame, refine, full_step)
+    found = check(point.layer, solver, frame, refine, point.full_step, tasks=tasks)
     values |= {str(name): column.to_numpy() for name, column in frame.items()}
     return found
 
 
 def _diagnostics(
-    layer: LastLayer,
-    hessian: Curvature,
-    influence_sum: float,
-    flagged: list[int],
-    of_run: bool,
-    choice: Choice,
-    accuracy: Accuracy | None,
+    point: Point, hessian: Curvature, scored: Scored, choice: Choice, accuracy: Accuracy | None
 ) -> Diagnostics:
-    if of_run:  # nobody says that the mean outputs are stationary
+    if point.of_run:  # nobody says that the mean outputs are stationary
         return Diagnostics(
             curvature=choice.name,
             chosen=choice.why,
@@ -427,7 +316,7 @@ def _diagnostics(
             accuracy=accuracy,
             rank=hessian.rank,
             null_directions=hessian.null_directions,
-            flagged=tuple(flagged),
+            flagged=tuple(scored.flagged),
         )
     found = hessian.stationarity
     return Diagnostics(
@@ -437,14 +326,14 @@ def _diagnostics(
         accuracy=accuracy,
         rank=hessian.rank,
         null_directions=hessian.null_directions,
-        stationarity=found.in_records(math.sqrt(max(0.0, influence_sum) / layer.n)),
+        stationarity=found.in_records(math.sqrt(max(0.0, scored.influence_sum) / point.layer.n)),
         best_ridge=found.best_ridge,
         best_ridge_leaves=found.share,
         best_penalizes_bias=found.best_penalizes_bias,
         halving=found.halving,
         constant=found.constant,
         linearity=hessian.linearity,
-        flagged=tuple(flagged),
+        flagged=tuple(scored.flagged),
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["SparseRows", "as_csr", "csr_rows"]
+__all__ = ["SparseRows", "as_csr", "csr_of", "csr_rows"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,14 +92,14 @@ def as_csr(values: Any) -> Tensor | None:
             return None
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-            return values.detach().cpu().to_sparse_csr()
+            return _in_order(values.detach().cpu().to_sparse_csr())
     known = sys.modules.get("scipy.sparse")  # where it was never imported, nothing is of its kind
     if known is None or not known.issparse(values):
         return None
     table = cast(Any, values).tocsr().copy()
     table.sum_duplicates()
     data = table.data if table.data.dtype.kind == "f" else table.data.astype(np.float64)
-    return _csr(
+    return csr_of(
         torch.from_numpy(table.indptr.astype(np.int64)),
         torch.from_numpy(table.indices.astype(np.int64)),
         torch.from_numpy(np.ascontiguousarray(data)),
@@ -107,15 +107,26 @@ def as_csr(values: Any) -> Tensor | None:
     )
 
 
+def _in_order(table: Tensor) -> Tensor:
+    """Each entry once, rising within a row, as SciPy's ``sum_duplicates`` leaves them and as files hold them."""
+    starts, columns = table.crow_indices(), table.col_indices()
+    row = torch.repeat_interleave(torch.arange(len(starts) - 1), starts.diff())
+    if not bool(((columns.diff() <= 0) & (row.diff() == 0)).any()):
+        return table
+    entries = torch.sparse_coo_tensor(torch.stack((row, columns)), table.values(), table.shape, check_invariants=False)
+    return entries.coalesce().to_sparse_csr()
+
+
 def csr_rows(features: Tensor, rows: slice) -> Tensor:
     """Some rows of a table in torch's CSR layout, in that layout; entries are not copied."""
     starts = features.crow_indices()[rows.start : rows.stop + 1]
     entries = slice(int(starts[0]), int(starts[-1]))
     shape = (len(starts) - 1, features.shape[1])
-    return _csr(starts - starts[0], features.col_indices()[entries], features.values()[entries], shape)
+    return csr_of(starts - starts[0], features.col_indices()[entries], features.values()[entries], shape)
 
 
-def _csr(starts: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
+def csr_of(starts: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
+    """A table in torch's CSR layout, of its three arrays."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")  # it only holds the arrays
         return torch.sparse_csr_tensor(starts, columns, values, size=shape, check_invariants=False)

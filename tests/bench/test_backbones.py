@@ -186,6 +186,42 @@ def test_the_classifier_is_a_linear_layer_on_the_mean(bert):
     assert {"head.weight", "head.bias", "encoder.embeddings.word_embeddings.weight"} <= names
 
 
+def test_word_vectors_that_never_occur_change_no_output(bert):
+    """Trained with all word vectors and with those of the texts alone: the same predictions, up to rounding."""
+    texts = [*TEXTS, " ".join(TEXTS)] * 4
+    codes, targets = backbones.tokens(bert, texts), np.arange(len(texts)) % 2
+    recipe = Recipe(epochs=2, batch_size=11, optimizer="adamw", learning_rate=1e-3, weight_decay=1e-2)
+
+    def trained(vocabulary):
+        def build():
+            return TextClassifier(backbones.text_encoder(bert), 2, dropout=0.0, vocabulary=vocabulary)
+
+        def without_dropout():
+            module = build()
+            for inner in module.modules():
+                if isinstance(inner, TokenDropout):
+                    inner.p = 0.0
+            return module
+
+        trainer = TorchTrainer(without_dropout, (codes, targets), recipe)
+        return trainer(np.arange(0, len(texts), 2), 5), sum(p.numel() for p in build().parameters())
+
+    (whole, many), (used, fewer) = trained(None), trained(np.unique(codes))
+    assert fewer < many
+    np.testing.assert_allclose(used, whole, rtol=1e-4, atol=1e-5)
+    assert np.ptp(whole) > 0.1
+
+
+def test_texts_of_like_length_together_get_their_own_states(bert):
+    encoder = backbones.text_encoder(bert)().eval()
+    codes = torch.as_tensor(backbones.tokens(bert, [" ".join(TEXTS[:k]) for k in (3, 1, 2, 1, 3, 2, 1, 1, 3, 2, 1)]))
+    with torch.no_grad():
+        together = backbones.encode_by_length(encoder, codes)
+        alone = torch.cat([backbones.encode(encoder, row[None]) for row in codes])
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(together, together[torch.arange(len(codes)).roll(1)])
+
+
 def test_fine_tuning_is_repeatable(bert):
     """The same seed gives the same numbers to the last bit, whatever the caller's generator does; others do not."""
     source = DataSource(None, None, backbone=bert)

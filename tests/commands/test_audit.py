@@ -207,6 +207,25 @@ def test_arrays_under_another_name_are_not_left_out_in_silence(tmp_path):
     assert not any("not read" in note for note in shown(tmp_path / "a.npz")["notes"])
 
 
+def test_columns_and_tensors_under_other_names_are_told_of(tmp_path):
+    x, z, y = arrays()
+    names = pd.Series([f"r{k}" for k in range(80)])
+    frame = pd.DataFrame({"features": x.tolist(), "outputs": z.tolist(), "targets": y, "ids": names})
+    frame.sort_values("ids", ascending=False).to_parquet(tmp_path / "a.parquet")  # which keeps the index as well
+    assert not any("not read" in note for note in shown(tmp_path / "a.parquet")["notes"])
+    frame.rename(columns={"ids": "id"}).assign(weight=1.0).to_parquet(tmp_path / "b.parquet")
+    told = "FILE: what it calls id, weight is not read; arrays may be features, outputs, targets, sample_weight"
+    assert any(note.startswith(f"{told}, ids, group") for note in shown(tmp_path / "b.parquet")["notes"])
+    held = {"features": torch.tensor(x), "outputs": torch.tensor(z), "targets": torch.tensor(y)}
+    save_tensors({**held, "weights": torch.ones(80)}, tmp_path / "c.safetensors")
+    told = "FILE: what it calls weights is not read; arrays may be features, outputs, targets, sample_weight"
+    assert told in shown(tmp_path / "c.safetensors")["notes"]
+    for name, values in {**held, "ids": torch.arange(80)}.items():
+        (tmp_path / "folder").mkdir(exist_ok=True)
+        np.save(tmp_path / "folder" / f"{name}.npy", values.numpy())
+    assert told.replace("weights is", "ids is") in shown(tmp_path / "folder")["notes"]
+
+
 def test_held_out_records_and_a_rerun_from_files(tmp_path):
     rng = np.random.default_rng(0)
     x, z, y = arrays()

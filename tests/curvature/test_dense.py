@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 import noshadow.curvature.dense as dense
 from noshadow import InputError, LastLayer, score
 from noshadow.curvature import build_curvature
+from noshadow.curvature.dense import dense_curvature
 from noshadow.curvature.inverse import psd_inverse
+from noshadow.curvature.symmetric import add_gram, mirrored
 from noshadow.scoring import score_with_diagnostics
 
 CURVED = ["leverage", "influence", "newton", "leave_one_out"]
@@ -138,12 +141,63 @@ def test_psd_inverse_of_regular_and_singular_matrices():
     for rank in (1300, 700):
         root = rng.normal(size=(1300, rank)) * 10.0 ** rng.uniform(-3, 3, (1300, 1))
         matrix = torch.from_numpy(root @ root.T + (0 if rank < 1300 else 1e-9) * np.eye(1300))
-        inverse, null = psd_inverse(matrix.clone())
+        inverse, null, root_of_it = psd_inverse(matrix.clone(), rooted=True)
         assert null == 1300 - rank
+        assert torch.allclose(root_of_it @ root_of_it.T, inverse, rtol=1e-9, atol=1e-12 * float(inverse.abs().max()))
         again = matrix @ inverse @ matrix
         scale = matrix.diagonal().sqrt()
         error = ((again - matrix) / (scale * scale.unsqueeze(1))).abs().max()
         assert error < 1e-6
-    inverse, null = psd_inverse(torch.zeros(3, 3, dtype=torch.float64))
+    inverse, null, _ = psd_inverse(torch.zeros(3, 3, dtype=torch.float64))
     assert null == 3
     assert not inverse.any()
+
+
+@pytest.mark.parametrize("columns", [1, 5, 191, 192, 385, 800])
+def test_a_triangle_of_a_gram_matrix_is_the_whole(columns):
+    generator = torch.Generator().manual_seed(0)
+    total = torch.zeros((columns, columns), dtype=torch.float64)
+    whole = torch.zeros_like(total)
+    for _ in range(2):
+        x = torch.randn((7, columns), generator=generator, dtype=torch.float64)
+        weight = torch.rand((7, 1), generator=generator, dtype=torch.float64)
+        add_gram(total, x, x * weight)
+        whole += x.T @ (x * weight)
+    assert torch.allclose(mirrored(total), whole, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("head", "m", "facts"),
+    [
+        ("softmax", 2, {}),
+        ("logistic", 3, {}),
+        ("squared", 2, {"ridge": 2.0, "known": True}),
+        ("softmax", 2, {"ridge": 2.0, "known": True, "penalize_bias": False}),
+    ],
+)
+def test_sums_of_records_as_they_are_and_in_whitened_coordinates(monkeypatch, head, m, facts):
+    rng = np.random.default_rng(0)
+    x = (rng.normal(size=(400, 6)) + 0.3) * 10.0 ** np.arange(-3, 3)
+    theta = rng.normal(size=(7, m)) / np.append(10.0 ** np.arange(-3, 3), 1.0).reshape(-1, 1)
+    z = np.column_stack([x, np.ones(400)]) @ theta
+    y = {"softmax": rng.integers(0, m, 400), "logistic": rng.integers(0, 2, (400, m)), "squared": z + 0.1}[head]
+    facts = dict(facts)
+    coefficients = theta if facts.pop("known", False) else None
+    layer = LastLayer(x, z, y, head, coefficients=coefficients, **facts)
+    raw = dense_curvature(layer, 1.0)
+    assert dense._Moments(layer, raw._whitening).raw
+    plain, told = score_with_diagnostics(layer, full_step=True)
+    monkeypatch.setattr(dense, "_FAR", 2.0)
+    assert not dense._Moments(layer, raw._whitening).raw
+    whitened, same = score_with_diagnostics(layer, full_step=True)
+    pd.testing.assert_frame_equal(plain, whitened, rtol=1e-9)
+    assert told.stationarity == pytest.approx(same.stationarity, rel=1e-9)
+    assert told.linearity == pytest.approx(same.linearity, abs=1e-12)
+
+
+def test_columns_that_are_nearly_dependent_are_summed_in_whitened_coordinates():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 3))
+    x = np.column_stack([x, x[:, 0] + 1e-4 * rng.normal(size=200)])
+    layer = LastLayer(x, x @ rng.normal(size=(4, 2)), rng.integers(0, 2, 200))
+    assert not dense._Moments(layer, dense_curvature(layer, 1.0)._whitening).raw

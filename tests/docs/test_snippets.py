@@ -114,7 +114,7 @@ def check_line(line: str, where: str) -> None:
     elif words[0] == "make":
         assert set(words[1:]) <= set(TARGETS), f"{where}: no such target in {line!r}"
     elif words[:2] == ["pip", "install"] or words[:4] == ["python", "-m", "pip", "install"]:
-        for extras in re.findall(r"noshadow\[([\w,]+)\]", line):
+        for extras in re.findall(r"(?:noshadow|\.)\[([\w,]+)\]", line):
             assert set(extras.split(",")) <= set(PROJECT["optional-dependencies"]), (
                 f"{where}: no such extra in {line!r}"
             )
@@ -147,6 +147,7 @@ def parse(words: list[str], where: str) -> None:
         ("```sh\nnoshadow score missing.npz\n```\n", "missing.npz"),
         ("```sh\nmake nothing\n```\n", "no such target"),
         ("```sh\npip install 'noshadow[nothing]'\n```\n", "no such extra"),
+        ("```sh\npip install '.[nothing]'\n```\n", "no such extra"),
         ("```sh\nrm -rf x\n```\n", "nobody knows"),
         ("```ruby\n1\n```\n", "nobody runs"),
         ("```yaml\nsteps: [{run: noshadow score --nothing}]\n```\n", "nothing"),

@@ -44,6 +44,32 @@ def test_a_door_is_one_line(tmp_path, monkeypatch, arrays):
         audit(3)
 
 
+def test_what_goes_with_a_model_that_holds_its_data_holds_its_own(tmp_path, monkeypatch, arrays):
+    """Held-out records and a rerun of a file are files, or layers."""
+    rng = np.random.default_rng(1)
+    arrays["outputs"] = arrays["targets"][:, None] + 0.5 * rng.normal(size=(30, 1))
+    others = {**arrays, "targets": arrays["targets"] + rng.normal(size=30)}
+    runs = {"a": arrays, "held": others}
+    runs |= {
+        f"again_{name}": {**one, "outputs": one["outputs"] + 0.1 * rng.normal(size=(30, 1))}
+        for name, one in runs.items()
+    }
+    for name, one in runs.items():
+        np.savez(tmp_path / f"{name}.npz", **one)
+    door = Door(lambda model: hasattr(model, "suffix"), f"{__name__}:saved_layer", complete=True)
+    monkeypatch.setitem(DOORS, "a file", door)
+    files = {name: tmp_path / f"{name}.npz" for name in runs}
+    layers = {name: LastLayer(**one, head="squared") for name, one in runs.items()}
+    for held, again in ((files, files), (layers, files), (files, layers)):
+        found = audit(files["a"], held_out=held["held"], rerun=(again["again_a"], again["again_held"]))
+        expected = audit(layers["a"], held_out=layers["held"], rerun=(layers["again_a"], layers["again_held"]))
+        assert found.metadata["calibration"]["source"] == "rerun"
+        assert found.table.equals(expected.table)
+    assert audit(files["a"], rerun=files["again_a"]).table.equals(audit(layers["a"], rerun=layers["again_a"]).table)
+    with pytest.raises(InputError, match=r"^held_out: .* pass a LastLayer here too, got tuple"):
+        audit(files["a"], held_out=(arrays["features"], arrays["targets"]))
+
+
 def test_a_door_before_another_has_its_models(monkeypatch, arrays):
     layer = LastLayer(**arrays, head="squared")
     first = Door(lambda model: isinstance(model, LastLayer), f"{__name__}:renamed", complete=True)

@@ -111,7 +111,8 @@ def test_traces_flags_and_the_full_step_go_through_blocks(tmp_path):
     trace = np.random.default_rng(0).random((4, 60))
     plain, facts = score_with_diagnostics(layer, trace=trace, full_step=True)
     blocks, same = score_with_diagnostics(layer, trace=trace, full_step=True, store=tmp_path)
-    close(blocks, plain)
+    close(blocks.drop(41), plain.drop(41))
+    pd.testing.assert_frame_equal(blocks.loc[[41]], plain.loc[[41]], rtol=1e-8)  # of 1 − h half the digits are left
     assert facts.flagged == same.flagged
     with pytest.raises(InputError, match="is of a run with another trace"):
         score(layer, trace=trace + 1, full_step=True, store=tmp_path)

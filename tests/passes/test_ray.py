@@ -14,6 +14,7 @@ from noshadow import InputError, LastLayer, Trace, score
 from noshadow.curvature import dense
 from noshadow.passes import Blocks
 from noshadow.passes.ray_tasks import RayTasks
+from noshadow.scoring import score_with_diagnostics
 from tests.sources.test_layers_on_disk import arrays, cut, write
 
 
@@ -63,6 +64,20 @@ def test_the_same_numbers_though_a_worker_is_killed(tmp_path, head):
     assert (tmp_path / "died").exists()
     pd.testing.assert_frame_equal(on_ray, plain, rtol=1e-10, atol=1e-12)
     pd.testing.assert_frame_equal(on_ray, blocks, check_exact=True)  # one tree, whoever adds
+
+
+@pytest.mark.parametrize("options", [{}, {"refine": 0.1}, {"refine": 0.1, "full_step": True}])
+@pytest.mark.parametrize("curvature", ["kronecker", "blocks"])
+def test_exact_answers_beside_an_approximation_though_a_worker_is_killed(tmp_path, monkeypatch, curvature, options):
+    monkeypatch.setattr("noshadow.curvature.iterative._MOST_SYSTEMS", 7)
+    layer = LastLayer.open(write(tmp_path / "layer", "npy", *arrays(n=120)), ridge=0.5)
+    plain, told = score_with_diagnostics(layer, curvature=curvature, **options)
+    assert told.accuracy.refined == (0 if "refine" not in options else pytest.approx(30, abs=90))
+    object.__setattr__(layer, "source", dying(layer.source, tmp_path))
+    on_ray, same = score_with_diagnostics(layer, curvature=curvature, engine="ray", **options)
+    assert (tmp_path / "died").exists()  # they were found there
+    pd.testing.assert_frame_equal(on_ray, plain, check_exact=True)  # batches are the same
+    assert same.accuracy == told.accuracy
 
 
 def test_what_ray_did_is_kept(tmp_path):

@@ -113,6 +113,22 @@ def test_tables_count_what_a_loop_counts():
     assert shares == sorted(shares, reverse=True)
 
 
+def test_groups_without_a_table_are_told_of(tmp_path):
+    audit = made_audit()
+    for name in "abcdefg":
+        audit.table[f"group_{name}"] = audit.table["group_site"]
+    shown = redact(audit)
+    assert [one.title for one in shown.breakdowns] == ["class", "site", "a", "b", "c", "d"]
+    assert shown.groups_left_out == ("e", "f", "g")
+    text = audit.report(tmp_path / "own.html").read_text(encoding="utf-8")
+    assert "There is no room for 3 more groups (e, f, g): name them first in groups= to see them here" in text
+    told = "The audit has 3 more groups that this summary has no room for."
+    for name in ("all.html", "all.md"):
+        assert told in audit.report(tmp_path / name, public=True).read_text(encoding="utf-8")
+    assert redact(made_audit()).groups_left_out == ()
+    assert "no room" not in made_audit().report(tmp_path / "few.html").read_text(encoding="utf-8")
+
+
 def test_values_have_no_classes():
     audit = made_audit(200, head="squared", groups=False)
     audit.table["target"] = np.linspace(0, 1, 200)

@@ -18,9 +18,9 @@ import torch
 from torch import nn
 
 from noshadow.errors import InputError
+from noshadow.import_paths import import_path
 from noshadow.shadow import Recipe, Study, TorchTrainer
 from noshadow.shadow.content import Content
-from noshadow.shadow.engines import import_path
 from noshadow.shadow.fingerprint import describe_procedure, describe_value
 
 SCRIPT = Path(__file__).with_name("fingerprint_script.py")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from noshadow.shadow.engines import worker_path
+from noshadow.import_paths import worker_path
 
 PLANTED = "import os\nopen(os.environ['MARK'], 'a').write('planted')\nraise ImportError('this is a planted module')\n"
 STUDY = """
@@ -72,7 +72,7 @@ def test_a_scripts_own_folder_stays_first(tmp_path):
     home = tmp_path / "home"
     home.mkdir()
     (home / "script.py").write_text(
-        "import sys\nfrom noshadow.shadow.engines import worker_path\nprint(worker_path() == [p for p in sys.path])\n"
+        "import sys\nfrom noshadow.import_paths import worker_path\nprint(worker_path() == [p for p in sys.path])\n"
     )
     assert run("script.py", cwd=home).stdout == "True\n"  # as the script itself: its modules come first
     assert run(home / "script.py", cwd=tmp_path).stdout == "True\n"

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from noshadow import artefact, shadow
 from noshadow.errors import InputError, NoshadowWarning
-from noshadow.shadow.engines import import_path
+from noshadow.import_paths import import_path
 from noshadow.shadow.store import DamagedFile, Store
 from tests.shadow.toys import N_SAMPLES, ridge
 

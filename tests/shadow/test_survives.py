@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from noshadow import shadow
+from noshadow.import_paths import import_path
 from noshadow.shadow.claims import Claims
-from noshadow.shadow.engines import import_path
 from tests.shadow.toys import N_SAMPLES, noted_ridge, slow_ridge
 
 N_MODELS = 80

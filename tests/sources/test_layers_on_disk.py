@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import stat
 
 import numpy as np
@@ -16,11 +17,14 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 from safetensors.torch import load_file, safe_open
 from safetensors.torch import save_file as save_tensors
+from scipy import sparse
 
-from noshadow import InputError, LastLayer, NoshadowWarning, audit, score
+from noshadow import Bundle, InputError, LastLayer, NoshadowWarning, audit, score
 from noshadow.artefact import read_artefact
+from noshadow.provenance import data_sha256
 from noshadow.sources import streamed
-from noshadow.sources.saved import IDENTITY
+from noshadow.sources.saved import IDENTITY, SPARSE_IDENTITY
+from noshadow.sources.tensor_files import Written, write_tensors
 
 
 @pytest.fixture(autouse=True)
@@ -188,6 +192,78 @@ def test_a_saved_layer_comes_back_whole(tmp_path, head):
     assert np.array_equal(load_file(path)["outputs"], z)
     with safe_open(path, "pt") as file:
         assert file.get_slice("targets").get_shape() == list(y.shape)
+
+
+def sparse_layer(n=60, p=40, dtype=np.float32, **options):
+    rng = np.random.default_rng(0)
+    x = sparse.random(n, p, density=0.1, format="csr", random_state=0, dtype=dtype)
+    x = sparse.vstack([x[:7], sparse.csr_matrix((1, p), dtype=dtype), x[8:]]).tocsr()  # a row without entries
+    return LastLayer(x, rng.normal(size=(n, 3)), np.arange(n) % 3, ridge=0.7, **options), x
+
+
+def test_sparse_features_are_saved_and_loaded_as_such(tmp_path, monkeypatch):
+    layer, x = sparse_layer(sample_weight=np.arange(60))
+    path = tmp_path / "layer.safetensors"
+    monkeypatch.setattr("noshadow.sources.csr._ROWS", 7)
+    layer.save(path, ids=[f"r{k}" for k in range(60)])
+    back = LastLayer.load(path)
+    assert back.sparse
+    assert back.precision == torch.float32
+    assert repr(back) == repr(layer)
+    assert data_sha256(back) == data_sha256(layer)
+    for rows in (slice(0, 60), slice(7, 8), slice(5, 23), slice(59, 60)):
+        assert np.array_equal(back.records(rows).design, layer.records(rows).design)
+    assert np.array_equal(back.features.to_dense(), x.toarray())
+    pd.testing.assert_frame_equal(score(back), score(layer))
+    held = audit(Bundle.load(path))
+    assert held.table["id"].tolist() == [f"r{k}" for k in range(60)]
+    back.save(tmp_path / "again.safetensors")
+    assert data_sha256(LastLayer.load(tmp_path / "again.safetensors")) == data_sha256(layer)
+    # a reader that shares no code with the writer
+    parts = load_file(path)
+    read = (parts[f"features.{name}"] for name in ("values", "columns", "starts"))
+    assert np.array_equal(sparse.csr_matrix(tuple(read), x.shape).toarray(), x.toarray())
+    assert "features" not in parts
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "reason"),
+    [
+        ("columns", lambda part: part + 40, "in none of the 40 columns"),
+        ("columns", lambda part: -part - 1, "in none of the 40 columns"),
+        ("columns", lambda part: torch.zeros_like(part), "not in the order of the columns"),
+        ("columns", lambda part: part.to(torch.int32), "not three rows of numbers"),
+        ("starts", lambda part: part.flip(0), "do not begin and end"),
+        ("starts", lambda part: torch.cat((part[:1], part[-1:], part[2:])), "a row ends before it begins"),
+        ("starts", lambda part: part[1:], "sizes do not go together"),
+        ("values", lambda part: part[1:], "sizes do not go together"),
+        ("values", lambda part: None, "features are not all there"),
+    ],
+)
+def test_sparse_features_that_are_none_are_refused(tmp_path, name, change, reason):
+    """With a checksum that is right: anybody can write one."""
+    path = tmp_path / "layer.safetensors"
+    sparse_layer()[0].save(path)
+    parts = load_file(path)
+    parts[f"features.{name}"] = change(parts[f"features.{name}"])
+    with safe_open(path, "pt") as file:
+        facts = json.loads(file.metadata()["facts"])
+    written = {key: Written(one.dtype, tuple(one.shape), [one]) for key, one in parts.items() if one is not None}
+    write_tensors(path, written, SPARSE_IDENTITY, facts, "path")
+    with pytest.raises(InputError, match=reason):
+        LastLayer.load(path)
+
+
+def test_entries_of_a_torch_table_in_any_order_are_saved_in_theirs(tmp_path):
+    starts, columns = torch.tensor([0, 3, 5, 6]), torch.tensor([1, 0, 1, 2, 0, 2])
+    values = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    table = torch.sparse_csr_tensor(starts, columns, values, (3, 3), check_invariants=False)
+    dense = np.array([[2.0, 4.0, 0.0], [5.0, 0.0, 4.0], [0.0, 0.0, 6.0]])  # the first row names column 1 twice
+    z, y = np.array([[0.1], [0.9], [2.1]]), np.array([0.0, 1.0, 2.0])
+    LastLayer(table, z, y, "squared", 1.0).save(tmp_path / "layer.safetensors")
+    back = LastLayer.load(tmp_path / "layer.safetensors")
+    assert np.array_equal(back.features.to_dense(), dense)
+    np.testing.assert_allclose(score(back), score(LastLayer(dense, z, y, "squared", 1.0)), rtol=1e-9, atol=1e-12)
 
 
 def test_every_flipped_bit_of_a_saved_layer_is_noticed(tmp_path):

@@ -44,7 +44,7 @@ def test_the_page_shows_the_graph_as_it_is(tool):
     [
         ("matplotlib", {"drawing"}),
         # what commands show, and an Audit, which shows itself
-        ("rich", {"commands/render.py", "commands/demo_view.py", "commands/fitted.py", "progress.py", "audit.py"}),
+        ("rich", {"commands/render.py", "commands/demo_view.py", "commands/fitted.py", "progress.py", "findings.py"}),
     ],
 )
 def test_what_draws_and_what_shows_is_in_one_place(tool, library, places):

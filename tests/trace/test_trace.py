@@ -102,7 +102,7 @@ def test_chunks_change_nothing(monkeypatch, names):
     for part in (1, 13, 30, 200):  # less than a record, one record, two, fifteen
         monkeypatch.setattr("noshadow.trace.losses._PART", part)
         pd.testing.assert_frame_equal(score(layer, names, trace), whole, check_exact=True)
-    monkeypatch.setattr("noshadow.scoring._PLAIN_CHUNK", 17)
+    monkeypatch.setattr("noshadow.points._PLAIN_CHUNK", 17)
     monkeypatch.setattr("noshadow.curvature.dense._BLOCK_BYTES", 1000)
     got = score(layer, names, trace)
     pd.testing.assert_frame_equal(got[TRACED], whole[TRACED], check_exact=True)

@@ -39,11 +39,13 @@ __all__ = [
     "LONGEST_TEXT",
     "PACKAGED_IMAGE",
     "PACKAGED_TEXT",
+    "TEXTS_OF_LIKE_LENGTH",
     "TOKENS_A_BATCH",
     "TRANSFORMER_PIXELS",
     "TextClassifier",
     "TokenDropout",
     "encode",
+    "encode_by_length",
     "identity",
     "image_features",
     "package_version",
@@ -61,6 +63,7 @@ TRANSFORMER_PIXELS = 224
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 LONGEST_TEXT = 64  # tokens; SST-2 has hardly a longer sentence
 TOKENS_A_BATCH = 4096
+TEXTS_OF_LIKE_LENGTH = 8
 
 
 def identity(backbone: str) -> str:
@@ -137,27 +140,59 @@ def encode(encoder: nn.Module, codes: Tensor) -> Tensor:
     return (states * weight).sum(1) / weight.sum(1).clamp(min=1.0)
 
 
+def encode_by_length(encoder: nn.Module, codes: Tensor) -> Tensor:
+    """The same, texts of like length together: a random batch is mostly padding, and takes three times as long."""
+    order = torch.argsort((codes != 0).sum(1), stable=True)
+    states = torch.cat([encode(encoder, codes[rows]) for rows in torch.split(order, TEXTS_OF_LIKE_LENGTH)])
+    return states[torch.argsort(order)]
+
+
 class TokenDropout(nn.Dropout):
     """Dropout on sequences whose length differs from batch to batch: its masks cannot be drawn ahead of time."""
 
 
 class TextClassifier(nn.Module):
-    """An encoder, dropout, and a linear layer on the mean over tokens."""
+    """An encoder, dropout, and a linear layer on the mean over tokens.
 
-    def __init__(self, encoder: Callable[[], nn.Module], classes: int, dropout: float = 0.1) -> None:
+    ``vocabulary``: all token codes that will ever be seen, ascending. Word vectors of other tokens take part in no
+    output; leaving them out gives the same outputs, and an optimiser that has no more to go through three quarters of
+    the network's numbers for nothing.
+    """
+
+    def __init__(
+        self,
+        encoder: Callable[[], nn.Module],
+        classes: int,
+        dropout: float = 0.1,
+        vocabulary: NDArray[np.int64] | None = None,
+    ) -> None:
         super().__init__()
         self.encoder = encoder()
         for module in list(self.encoder.modules()):
             for name, child in module.named_children():
                 if type(child) is nn.Dropout:
                     setattr(module, name, TokenDropout(child.p))
+        self.vocabulary: Tensor | None
+        self.register_buffer("vocabulary", None if vocabulary is None else _with_padding(vocabulary))
+        if self.vocabulary is not None:
+            language_model: Any = self.encoder
+            words = language_model.get_input_embeddings().weight.detach()[self.vocabulary]
+            embedding: Any = nn.Embedding  # whose method has no types
+            language_model.set_input_embeddings(embedding.from_pretrained(words, freeze=False, padding_idx=0))
         self.dropout = nn.Dropout(dropout)
         config: Any = self.encoder.config
         self.head = nn.Linear(int(config.hidden_size), classes)
 
     def forward(self, codes: Tensor) -> Tensor:
-        outputs: Tensor = self.head(self.dropout(encode(self.encoder, codes)))
+        if self.vocabulary is not None:
+            codes = torch.searchsorted(self.vocabulary, codes)
+        outputs: Tensor = self.head(self.dropout(encode_by_length(self.encoder, codes)))
         return outputs
+
+
+def _with_padding(vocabulary: NDArray[np.int64]) -> Tensor:
+    """Codes in ascending order, that of padding, 0, first."""
+    return torch.as_tensor(np.union1d([0], vocabulary))
 
 
 def _efficientnet() -> Callable[[Tensor], Tensor]:

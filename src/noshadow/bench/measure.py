@@ -41,10 +41,11 @@ from noshadow.evaluate import Metric, Prediction, Summary
 from noshadow.heads import get_head
 from noshadow.layer import LastLayer
 from noshadow.optimizers import read_optimizer
+from noshadow.points import given
 from noshadow.predict import spread
 from noshadow.progress import progress_bar
 from noshadow.scores import applicable
-from noshadow.scoring import given, score_with_diagnostics
+from noshadow.scoring import score_with_diagnostics
 from noshadow.trace import Trace
 
 __all__ = [

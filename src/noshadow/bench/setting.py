@@ -92,6 +92,8 @@ class Setting:
     network_influence: Mapping[str, Any] | None = None
     """Options of ``noshadow.network.network_influence`` where the paper computes it."""
     in_paper: bool = True
+    classes: tuple[str, ...] = ()
+    """What the classes 0, 1, … are called, for people; none where targets are values."""
 
     def recipe_at(self, scale: Scale) -> Recipe:
         return replace(self.recipe, **scale.recipe)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from noshadow.commands.policy import OVER_POLICY, explained_errors
-from noshadow.commands.rules import judged, read_policy
+from noshadow.commands.rules import judged, policy_options, read_policy, takes_policy
 from noshadow.errors import FileError
 
 if TYPE_CHECKING:
-    from noshadow.audit import Audit
     from noshadow.commands.policy import Command
+    from noshadow.findings import Audit
     from noshadow.gate import Verdict
 
 __all__ = ["SCHEMA", "audit", "facts_of"]
@@ -32,13 +33,15 @@ _HELD = (
 )  # by a file, perhaps
 _OWN = (
     *("data", "target", "checkpoint", "trust", "rerun_held_out", "weight_decay", "optimizer", "loss", "layer"),
-    *("curvature", "refine", "memory", "full_step", "fail_above", "max_records", "policy", "top"),
+    *("curvature", "refine", "memory", "full_step", "policy", "top"),
 )
 _OPTIONS = {"file": "FILE", "folder": "--output", **{name: f"--{name.replace('_', '-')}" for name in _OWN}}
+_OPTIONS |= policy_options()
 _CONTENTS = {name: f"{name} in FILE" for name in ("features", "outputs", "targets", "ids", "group", "groups", *_HELD)}
 _CONTENTS |= {"path": "FILE", "records": "FILE", "model": "FILE", "class_names": "class_names in FILE"}
 
 
+@takes_policy
 def audit(
     file: Annotated[
         str,
@@ -51,12 +54,8 @@ def audit(
         Path | None,
         typer.Option("--output", "-o", help="A folder for audit.parquet and audit.html; made if it is not there."),
     ] = None,
-    fail_above: Annotated[
-        float | None, typer.Option(help="Fail if records have a predicted success rate above this. Default: 0.9.")
-    ] = None,
-    max_records: Annotated[int | None, typer.Option(help="How many records may be above it. Default: 0.")] = None,
     policy: Annotated[
-        Path | None, typer.Option(help="The two of them in a TOML file: fail_above = 0.9, max_records = 0.")
+        Path | None, typer.Option(help="The policy in a TOML file: fail_above = 0.9, max_records = 0.")
     ] = None,
     held_out: Annotated[
         str | None,
@@ -109,6 +108,8 @@ def audit(
         int, typer.Option(min=0, help="How many of the most exposed records to name. Default: none, they are private.")
     ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
+    *,
+    rules: dict[str, Any],
 ) -> None:
     """Audit a model: who is exposed, within policy?
 
@@ -155,7 +156,7 @@ def audit(
         from noshadow.audit import audit as audited
         from noshadow.commands.subjects import Asked, find_subject
 
-        rule = read_policy(policy, fail_above=fail_above, max_records=max_records)
+        rule = read_policy(policy, **rules)
         folder = None if output is None else _folder(output)
         subject = find_subject(file, Asked(**cast(Any, asked)))
         choices: dict[str, Any] = {"curvature": curvature, "refine": refine, "memory": memory, "full_step": full_step}
@@ -209,8 +210,12 @@ def facts_of(
         "saved": saved,
     }
     if verdict is not None:
-        rule = {"fail_above": verdict.policy.fail_above, "max_records": verdict.policy.max_records}
-        found["policy"] = {**rule, "met": verdict.met, "over": verdict.over, "sentence": verdict.sentence}
+        found["policy"] = {
+            **asdict(verdict.policy),
+            "met": verdict.met,
+            "over": verdict.over,
+            "sentence": verdict.sentence,
+        }
     if top:
         found["top"] = audit.top(min(top, len(audit.table))).to_dict("records")
     return found

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from noshadow.audit import Audit, audit
+from noshadow.audit import audit
+from noshadow.findings import Audit
 from noshadow.progress import progress_bar
 from noshadow.shadow import ModelKey, Plan
 from noshadow.shadow.work import limited_threads

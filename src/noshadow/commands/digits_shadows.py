@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from noshadow import attacks, evaluate
 from noshadow.artefact import UnusableArtefact, read_artefact, write_artefact
 from noshadow.attacks import AttackResult
-from noshadow.audit import Audit
 from noshadow.commands.digits import RECIPE, load, plan, train
 from noshadow.errors import FileError
+from noshadow.findings import Audit
 from noshadow.progress import Progress
 from noshadow.shadow import ModelKey, Study
 

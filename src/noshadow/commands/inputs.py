@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 import zipfile
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ __all__ = ["OPTIONAL", "REQUIRED", "LayerArrays", "read_arrays", "read_trace"]
 
 REQUIRED = ("features", "outputs", "targets")
 _WEIGHTS = ("sample_weight", "class_weight", "coefficients")
-OPTIONAL = ("ids", "group", "head", "ridge", "trace", "label_smoothing", *_WEIGHTS)
+_BESIDE = ("ids", "group")
+OPTIONAL = (*_BESIDE, "head", "ridge", "trace", "label_smoothing", *_WEIGHTS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +42,14 @@ def read_arrays(
     kept = {"bias": bias, "penalize_bias": penalize_bias}
     if (file.is_dir() and file.suffix != ".npz") or file.suffix in (".parquet", ".safetensors"):
         layer = LastLayer.open(file, head or "softmax", 0.0 if ridge is None else ridge, **kept)
-        beside = _columns(file, ("ids", "group")) if file.suffix == ".parquet" else {}
+        names = _BESIDE if file.is_file() and file.suffix == ".parquet" else ()
+        _tell_of_others(_names_on_disk(file), (*REQUIRED, "sample_weight", *names))
+        beside = _columns(file, names) if names else {}
         return LayerArrays(layer, beside.get("ids"), beside.get("group"))
     arrays = read_npz(file, REQUIRED, OPTIONAL)
-    _tell_of_others(file)
+    with zipfile.ZipFile(file) as archive:
+        held = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+    _tell_of_others(held, REQUIRED + OPTIONAL)
     weights: dict[str, Any] = {name: arrays.get(name) for name in _WEIGHTS}
     layer = LastLayer(
         arrays["features"],
@@ -61,16 +67,33 @@ def read_arrays(
     return LayerArrays(layer, arrays.get("ids"), arrays.get("group"), arrays.get("trace"))
 
 
-def _tell_of_others(file: Path) -> None:
+def _tell_of_others(held: Iterable[str], known: Sequence[str]) -> None:
     """A note on arrays that are not read: names under another word than ours would be left out in silence."""
-    with zipfile.ZipFile(file) as archive:
-        held = (name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy"))
-        others = [name for name in held if name not in (*REQUIRED, *OPTIONAL)]
+    others = [name for name in dict.fromkeys(held) if name not in known]
     if others:
-        text = (
-            f"file: what it calls {', '.join(others[:5])} is not read; arrays may be {', '.join(REQUIRED + OPTIONAL)}"
-        )
+        more = f" and {len(others) - 5} more" if len(others) > 5 else ""
+        text = f"file: what it calls {', '.join(others[:5])}{more} is not read; arrays may be {', '.join(known)}"
         warnings.warn(text, NoshadowWarning, stacklevel=3)
+
+
+def _names_on_disk(path: Path) -> list[str]:
+    """What a .parquet or .safetensors file calls its arrays; of a folder, what all files in it do."""
+    if path.is_dir():
+        shown = (one for one in sorted(path.iterdir()) if not one.name.startswith("."))
+        return [name for one in shown for name in _names_on_disk(one)]
+    if path.suffix == ".npy":
+        return [path.stem]
+    if path.suffix == ".safetensors":
+        from noshadow.sources.flat import tensors_header
+
+        return list(tensors_header(path)[0])
+    if path.suffix == ".parquet":
+        import pyarrow.parquet as pq
+
+        with open(path, "rb") as stream:
+            names = pq.read_schema(stream).names
+        return [name for name in names if not name.startswith("__index_level_")]  # of pandas
+    return []
 
 
 def read_trace(file: Path) -> Any:

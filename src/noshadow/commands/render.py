@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Group
 
-    from noshadow.audit import Audit
     from noshadow.bench.result import Result
     from noshadow.commands.policy import Command
     from noshadow.evaluate import Summary
+    from noshadow.findings import Audit
     from noshadow.gate import Verdict
 
 __all__ = [

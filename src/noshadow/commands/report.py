@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from noshadow.commands.output import explained_errors, print_json
-from noshadow.commands.rules import judged, read_policy
+from noshadow.commands.rules import judged, policy_options, read_policy, takes_policy
 from noshadow.errors import FileError, InputError
 
 if TYPE_CHECKING:
-    from noshadow.audit import Audit
+    from noshadow.findings import Audit
 
 __all__ = ["OVER_POLICY", "report"]
 
 OVER_POLICY = 1
-_NAMES = ("public", "markdown", "policy", "fail_above", "max_records", "compare", "show", "title")
+_NAMES = ("public", "markdown", "policy", "compare", "show", "title")
 _OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _NAMES} | {"path": "--output", "audit": "AUDIT"}
+_OPTIONS |= policy_options()
 
 
+@takes_policy
 def report(
     audit: Annotated[
         Path | None,
@@ -38,12 +40,8 @@ def report(
     ] = False,
     policy: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="A TOML file with fail_above and max_records."),
+        typer.Option(exists=True, dir_okay=False, help="The policy in a TOML file: fail_above = 0.9, max_records = 0."),
     ] = None,
-    fail_above: Annotated[
-        float | None, typer.Option(help="Over policy: a record with a higher predicted success rate.")
-    ] = None,
-    max_records: Annotated[int | None, typer.Option(help="So many records over it are within policy.")] = None,
     show: Annotated[str | None, typer.Option(help="A column of the audit to show of the most exposed records.")] = None,
     title: Annotated[str | None, typer.Option(help="What the model is called.")] = None,
     compare: Annotated[
@@ -51,6 +49,8 @@ def report(
         typer.Option(metavar="BEFORE AFTER", help="Two saved audits, without AUDIT: did a defence help?"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
+    *,
+    rules: dict[str, Any],
 ) -> None:
     """Write the report of a saved audit.
 
@@ -68,14 +68,13 @@ def report(
     with explained_errors(_OPTIONS, more=("held_out", "rerun")) as command:
         if compare is not None:
             _require_alone(
-                audit=audit, public=public, markdown=markdown, policy=policy, fail_above=fail_above,
-                max_records=max_records, show=show, title=title,
+                audit=audit, public=public, markdown=markdown, policy=policy, **rules, show=show, title=title,
             )  # fmt: skip
             found = _compare(*compare, output or Path("compare.html"))
         elif audit is None:
             raise InputError("audit: missing; name a saved audit, or two with --compare")
         else:
-            rule = read_policy(policy, fail_above=fail_above, max_records=max_records)
+            rule = read_policy(policy, **rules)
             found = _report(audit, output, public or markdown, markdown, rule, show, title)
         said = found.pop("said")
         if as_json:
@@ -121,7 +120,7 @@ def _report(
 
 def _load(path: Path, argument: str) -> Audit:
     """A saved audit; what is wrong with it is said of the argument that names it."""
-    from noshadow.audit import Audit
+    from noshadow.findings import Audit
 
     if path.suffix.lower() == ".safetensors":
         raise FileError(f"{argument}: {path} is no audit; noshadow audit {path} -o audit/ makes one of a saved layer")

@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from noshadow.commands.inputs import OPTIONAL, REQUIRED, read_arrays, read_trace
+from noshadow.commands.inputs import OPTIONAL, REQUIRED, read_arrays
 from noshadow.commands.policy import explained_errors
 from noshadow.commands.render import show_audit
 
 __all__ = ["score"]
 
 _FLAGS = ("bias", "penalize_bias", "full_step", "curvature", "refine", "memory")
-_OPTIONS = {name: f"--{name.replace('_', '-')}" for name in (*_FLAGS, "output", "top")}
+_OPTIONS = {name: f"--{name.replace('_', '-')}" for name in (*_FLAGS, "output", "top", "rerun_held_out")}
 _CONTENTS = {"file": "FILE", "records": "FILE", "groups": "group in FILE"}
 _CONTENTS |= {name: f"{name} in FILE" for name in (*REQUIRED, *OPTIONAL)}
 
@@ -57,6 +57,23 @@ def score(
             "Default: 'trace' in the file, if any.",
         ),
     ] = None,
+    held_out: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, help="The same arrays for records that the model was not trained on. Gives success rates."
+        ),
+    ] = None,
+    rerun: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            help="The same arrays, of a second model of the same recipe with another seed, for the records of FILE. "
+            "Calibrates the rates.",
+        ),
+    ] = None,
+    rerun_held_out: Annotated[
+        Path | None, typer.Option(exists=True, help="The second model's for the held-out records; goes with both.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Save all records here, .parquet or .csv.")
     ] = None,
@@ -80,23 +97,26 @@ def score(
       noshadow score layer.npz -o scores.parquet
       noshadow score layer.npz --ridge 12.5 --top 20
       noshadow score layer.npz --trace trace.safetensors
+      noshadow score layer.npz --held-out others.npz
       noshadow score layer.npz --json > scores.json
     """
-    options = {"head": head, "ridge": ridge, "trace": trace}
-    given = {name: f"--{name}" for name, value in options.items() if value is not None}
+    options = {"head": head, "ridge": ridge, "trace": trace, "held_out": held_out, "rerun": rerun}
+    given = {name: f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None}
     with explained_errors({**_OPTIONS, **given}, _CONTENTS, more=tuple(options)) as command:
         from noshadow.audit import audit
+        from noshadow.commands.subjects import Asked, other_layers
         from noshadow.files import check_output
         from noshadow.tables import TABLES
 
         if output is not None:
             check_output(output, TABLES)
         found = read_arrays(file, head, ridge, bias, penalize_bias)
+        others = None if held_out is None else str(held_out)
+        asked = Asked(trace=trace, held_out=others, rerun=rerun, rerun_held_out=rerun_held_out)
+        beside = {"ids": found.ids, "groups": found.groups, "trace": found.trace}
         result = audit(
             found.layer,
-            ids=found.ids,
-            groups=found.groups,
-            trace=found.trace if trace is None else read_trace(trace),
+            **{**beside, **other_layers(asked, found.layer.head)},
             curvature=curvature,
             refine=refine,
             memory=memory,

@@ -12,7 +12,7 @@ from noshadow.commands.kinds import kind_of
 from noshadow.commands.own_code import is_code, load_weights, made
 from noshadow.errors import FileError, InputError, missing_extra
 
-__all__ = ["Asked", "Subject", "find_subject"]
+__all__ = ["Asked", "Subject", "find_subject", "other_layers"]
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _of_layer(path: Path, asked: Asked) -> Subject:
     from noshadow.bundle import Bundle
 
     bundle = Bundle.load(path)
-    others = _layers(asked, bundle.layer.head, bundle.held_out is not None)
+    others = other_layers(asked, bundle.layer.head, bundle.held_out is not None)
     return Subject("a saved layer; nothing is run", bundle, others)
 
 
@@ -91,10 +91,10 @@ def _of_arrays(path: Path, asked: Asked) -> Subject:
     bias = asked.bias is not False
     found = read_arrays(path, asked.head, asked.ridge, bias, asked.penalize_bias is not False)
     beside = {"ids": found.ids, "groups": found.groups, "trace": found.trace}
-    return Subject("arrays; nothing is run", found.layer, {**beside, **_layers(asked, found.layer.head)})
+    return Subject("arrays; nothing is run", found.layer, {**beside, **other_layers(asked, found.layer.head)})
 
 
-def _layers(asked: Asked, head: str, others: bool = False) -> dict[str, Any]:
+def other_layers(asked: Asked, head: str, others: bool = False) -> dict[str, Any]:
     """Other layers, each from a file of its own; ``others``: what is audited comes with held-out records."""
     found: dict[str, Any] = {} if asked.trace is None else {"trace": read_trace(asked.trace)}
     if asked.held_out is not None:

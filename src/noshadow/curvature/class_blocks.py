@@ -54,7 +54,7 @@ def class_groups(beside: KroneckerCurvature, size: int) -> Iterator[Group]:
         gram += basis.penalty
         traces, null = gram.diagonal(dim1=1, dim2=2).sum(1), 0
         for block in gram:
-            inverse, vanishing = psd_inverse(block.clone())
+            inverse, vanishing, _ = psd_inverse(block.clone())
             block.copy_(inverse)
             null += vanishing
         yield Group(classes, gram, traces, null)

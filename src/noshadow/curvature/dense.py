@@ -10,8 +10,10 @@ Wᵢ and gᵢ are those of the record's term of the objective: its weight is in 
 Aᵢ is the leverage block of record i. G is zero at a stationary point of the objective; ``leftover`` is x̃ᵢᵀH⁻¹G: the
 Newton step that would get there moves the outputs by minus that.
 
-All of it happens in whitened coordinates (``noshadow.curvature.whiten``), in three passes over the records in chunks:
-two to build, one to read the blocks. (Features that are close to rank-deficient, or whose squares leave the range of
+H is inverted in whitened coordinates (``noshadow.curvature.whiten``), in three passes over the records in chunks: two
+to build, one to read the blocks. The sums of the second are taken in these coordinates too; but where outputs are not
+coupled and the columns are far from dependent, so that it makes no difference, as the records have them, which spares a
+product of the size of the sum itself. (Features that are close to rank-deficient, or whose squares leave the range of
 double precision, take a pass or more on top.) H is formed once, as one sum of Kronecker products; its inverse once.
 Nothing of size n × (number of parameters) is ever held, so memory does not grow with n.
 """
@@ -22,15 +24,16 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from noshadow.curvature.gram import KroneckerSum, QuadraticForms, most_records
+from noshadow.curvature.gram import KroneckerSum, QuadraticForms, SquaredLengths, most_records
 from noshadow.curvature.inverse import psd_inverse
 from noshadow.curvature.protocol import Advance, Removal, Size
 from noshadow.curvature.removal import remove_coupled, remove_uncoupled
-from noshadow.curvature.stationary import Fit, Stationarity
+from noshadow.curvature.stationary import Fit, Stationarity, gives_parameters
 from noshadow.curvature.whiten import Whitening, whiten
 from noshadow.errors import InputError, name_rows
 from noshadow.heads import make_head
@@ -43,6 +46,8 @@ from noshadow.triangles import packed_size, unpack
 __all__ = ["DenseCurvature", "DenseLeverages", "dense_curvature", "dense_memory", "dense_refusal"]
 
 _CHUNK_BYTES = 48 * 2**20  # largest array of a chunk: enough records per GEMM for its full speed
+_ONE_CHUNK_BYTES = 8 * 2**20  # the same of outputs that are not coupled: GEMMs are small, and the allocator reuses it
+_FAR = 1e-6  # squared singular values of unit-norm columns from which digits lost to their angles are too few to matter
 _BLOCK_BYTES = 24 * 2**20  # largest array of unpacked blocks: it fits the cache and the allocator reuses its memory
 _OUTSIDE = 1e-6  # a record further off the training records' directions than this share of its length is outside
 
@@ -101,7 +106,7 @@ class DenseCurvature:
     """H⁻¹G in whitened coordinates, (k, r)."""
     _whitening: Whitening
     _inverses: list[Tensor]
-    _forms: list[QuadraticForms]
+    _forms: list[QuadraticForms] | list[SquaredLengths]
 
     @property
     def rank(self) -> int:
@@ -127,24 +132,35 @@ class DenseCurvature:
         batch = max(1, _BLOCK_BYTES // (8 * len(self._forms) * self.width**2))
         for rows in self.layer.chunks(self.chunk):
             records = self.layer.records(rows)
-            x = records.design @ self._whitening.transform
-            packed, leftover = torch.cat([form(x) for form in self._forms], dim=1), x @ self._newton
-            for start in range(0, len(x), batch):
-                part = slice(start, min(start + batch, len(x)))
+            packed, leftover = self._read(records)
+            for start in range(0, len(records), batch):
+                part = slice(start, min(start + batch, len(records)))
                 block = packed[part]
                 block = block.clamp(min=0.0) if self.width == 1 else unpack(block, self.width)
                 yield DenseLeverages(records.part(part), block, leftover[part])
 
     def leverages(self, records: Records) -> DenseLeverages:
         """Other records, seen through this Hessian; those that it says nothing of are refused by row."""
-        x = records.design @ self._whitening.transform
-        packed, leftover = torch.cat([form(x) for form in self._forms], dim=1), x @ self._newton
+        packed, leftover = self._read(records)
         unseen = self._unseen(records).unsqueeze(1)
         if self.width == 1:
             return DenseLeverages(records, packed.clamp(min=0.0) + unseen, leftover)
         block = unpack(packed, self.width)
         block.diagonal(dim1=1, dim2=2).add_(unseen)
         return DenseLeverages(records, block, leftover)
+
+    def _read(self, records: Records) -> tuple[Tensor, Tensor]:
+        """Packed blocks and what is left of a Newton step."""
+        x = records.design
+        if self.width == 1:
+            return torch.cat([form(x) for form in self._forms], dim=1), x @ self._step
+        x = x @ self._whitening.transform
+        return torch.cat([form(x) for form in self._forms], dim=1), x @ self._newton
+
+    @cached_property
+    def _step(self) -> Tensor:
+        """H⁻¹G in the parameters themselves, (P, r)."""
+        return self._whitening.transform @ self._newton
 
     def _unseen(self, records: Records) -> Tensor:
         """What A has, (c,), from directions that no training record points in.
@@ -193,14 +209,19 @@ def dense_curvature(layer: LastLayer, memory: float, advance: Advance = lambda _
     found = summed(layer, "hessian", partial(_Moments, layer, whitening), chunk, advance)
     totals, fit = found.totals, found.fit
     inverses, null = [], 0
+    forms: list[Any] = []
     while totals:
         hessian = totals.pop(0).matrix()
+        if found.raw:
+            hessian = whitening.transform.T @ hessian @ whitening.transform
+            hessian = 0.5 * (hessian + hessian.T)
         blocks = hessian.view(width, size, width, size)
         for a in range(width):
             blocks[a, :, a] += whitening.penalty
-        inverse, vanishing = psd_inverse(hessian)
+        inverse, vanishing, root = psd_inverse(hessian, rooted=width == 1)
         del hessian, blocks
         inverses.append(inverse)
+        forms += [] if root is None else [SquaredLengths(whitening.transform, root)]
         null += vanishing
     gradient = fit.whitened_gradient()
     newton = _apply(inverses, gradient, width)
@@ -213,7 +234,7 @@ def dense_curvature(layer: LastLayer, memory: float, advance: Advance = lambda _
         _newton=newton,
         _whitening=whitening,
         _inverses=inverses,
-        _forms=[QuadraticForms(inverse, size, width) for inverse in inverses],
+        _forms=forms or [QuadraticForms(inverse, size, width) for inverse in inverses],
     )
 
 
@@ -224,15 +245,18 @@ class _Moments:
         self._transform, self._packed = whitening.transform, packed_size(layer.kind.width(layer.n_outputs))
         size, width = whitening.transform.shape[1], layer.kind.width(layer.n_outputs)
         parts = layer.kind.parts(layer.n_outputs)
-        self.totals = [KroneckerSum(size, width, whitening.transform) for _ in range(parts)]
-        self.fit = Fit(layer, whitening)
+        self.raw = width == 1 and whitening.room > _FAR and not gives_parameters(layer, whitening)
+        self.fit = Fit(layer, whitening, plain=self.raw)
+        self.totals = [
+            KroneckerSum(layer.n_columns if self.raw else size, width, whitening.transform) for _ in range(parts)
+        ]
 
     def add(self, records: Records) -> None:
-        x = records.design @ self._transform
+        x = records.design if self.raw else records.design @ self._transform
         parts = torch.split(records.packed_curvature, self._packed, dim=1)
         for total, part in zip(self.totals, parts, strict=True):
             total.add(x, part)
-        self.fit.add(records, x)
+        self.fit.add(records, None if self.raw else x)
 
     def sums(self) -> dict[str, Tensor]:
         return {**self.fit.sums(), **{f"total {k}": one.total for k, one in enumerate(self.totals)}}
@@ -284,4 +308,5 @@ def _chunk_rows(layer: LastLayer, width: int, memory: float) -> int:
     fixed, row = _bytes(Size.of(layer))
     widest = 8 * max(layer.n_columns, layer.n_outputs, packed_size(width))
     affordable = int((memory * GIB - fixed) // row)
-    return max(1, min(affordable, _CHUNK_BYTES // widest, most_records(layer.n_columns, width) or layer.n))
+    largest = _ONE_CHUNK_BYTES if width == 1 else _CHUNK_BYTES
+    return max(1, min(affordable, largest // widest, most_records(layer.n_columns, width) or layer.n))

@@ -17,9 +17,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from noshadow.curvature.symmetric import add_gram, mirrored
 from noshadow.triangles import packed_outer_tiles, packed_size, triangle, unpack
 
-__all__ = ["KroneckerSum", "QuadraticForms", "most_records", "use_pairs"]
+__all__ = ["KroneckerSum", "QuadraticForms", "SquaredLengths", "most_records", "use_pairs"]
 
 _MOST_PAIRS = 6  # r ≤ 3: below it, writing K numbers per record costs more than the operations it saves
 _TILE_BYTES = 4 * 2**20  # a tile stays in the cache between being written and being multiplied
@@ -54,7 +55,7 @@ class KroneckerSum:
         """x (c, k), weights (c, R)."""
         if self.pairs:
             for total, weight in zip(self.total, weights.T, strict=True):
-                total.addmm_(x.T, x * weight.unsqueeze(1))
+                add_gram(total, x, x * weight.unsqueeze(1))
         else:
             for place, tile in packed_outer_tiles(x.T.contiguous(), _tile_rows(len(x), self.r)):
                 if self._tall:
@@ -70,11 +71,7 @@ class KroneckerSum:
         start = 0
         for a in range(r):
             stop = start + r - a
-            if self.pairs:
-                full = total[start:stop]
-                blocks = 0.5 * (full + full.transpose(1, 2))
-            else:
-                blocks = unpack(total[start:stop], k)
+            blocks = mirrored(total[start:stop]) if self.pairs else unpack(total[start:stop], k)
             matrix[a, :, a:] = blocks.transpose(0, 1)
             matrix[a:, :, a] = blocks
             start = stop
@@ -107,3 +104,16 @@ class QuadraticForms:
         for place, tile in packed_outer_tiles(x.T.contiguous(), _tile_rows(len(x), self.r)):
             forms.addmm_(self._forms[:, place], tile)
         return forms.T
+
+
+class SquaredLengths:
+    """xᵀSx of x = Tᵀx̃ for one symmetric S = FFᵀ: ‖(TF)ᵀx̃‖², one product with designs X̃ as they are."""
+
+    r = 1
+
+    def __init__(self, transform: Tensor, root: Tensor) -> None:
+        self._root = transform @ root
+
+    def __call__(self, design: Tensor) -> Tensor:
+        """(c, P) → (c, 1)."""
+        return (design @ self._root).square_().sum(1, keepdim=True)

@@ -13,13 +13,15 @@ _BLOCK = 512  # large enough for full GEMM speed, small enough to skip most of t
 
 
 class Inverse(NamedTuple):
-    """matrix: H⁻¹ or H⁺; null: how many directions were left out because H vanishes along them."""
+    """matrix: H⁻¹ or H⁺; null: how many directions were left out because H vanishes along them; root: F of
+    matrix = FFᵀ, where it was asked for."""
 
     matrix: Tensor
     null: int
+    root: Tensor | None = None
 
 
-def psd_inverse(matrix: Tensor) -> Inverse:
+def psd_inverse(matrix: Tensor, rooted: bool = False) -> Inverse:
     """Inverse by Cholesky after scaling to unit diagonal; by eigenvalues, cut at rounding, where that is not safe.
 
     The argument is scaled in place: it is the largest thing there is, and nobody needs it afterwards.
@@ -30,30 +32,30 @@ def psd_inverse(matrix: Tensor) -> Inverse:
     scale = torch.where(alive, torch.rsqrt(torch.where(alive, diagonal, 1.0)), 0.0)
     scaled = matrix.mul_(scale).mul_(scale.unsqueeze(1))
     rounding = size * torch.finfo(matrix.dtype).eps
-    inverse = _by_cholesky(scaled, rounding)
-    null = 0
-    if inverse is None:
-        inverse, null = _by_eigenvalues(scaled, rounding)
+    found = _by_cholesky(scaled, rounding, rooted) or _by_eigenvalues(scaled, rounding)
+    inverse, null, root = found
     inverse *= scale
     inverse *= scale.unsqueeze(1)
-    return Inverse(inverse, null)
+    return Inverse(inverse, null, root * scale.unsqueeze(1) if rooted and root is not None else None)
 
 
-def _by_cholesky(scaled: Tensor, rounding: float) -> Tensor | None:
+def _by_cholesky(scaled: Tensor, rounding: float, rooted: bool) -> Inverse | None:
     factor, failed = torch.linalg.cholesky_ex(scaled)
     if int(failed):
         return None
     _invert_lower(factor)
     inverse = _gram_of_lower(factor)
     # ‖inverse‖ bounds one over the smallest eigenvalue: beyond this, digits of the answer would be rounding
-    return inverse if bool(torch.linalg.vector_norm(inverse) * rounding < 1e-2) else None
+    if not bool(torch.linalg.vector_norm(inverse) * rounding < 1e-2):
+        return None
+    return Inverse(inverse, 0, factor.T if rooted else None)
 
 
-def _by_eigenvalues(scaled: Tensor, rounding: float) -> tuple[Tensor, int]:
+def _by_eigenvalues(scaled: Tensor, rounding: float) -> Inverse:
     values, vectors = torch.linalg.eigh(scaled)
     kept = values > rounding * values[-1].clamp(min=0)
     vectors = vectors[:, kept] * torch.rsqrt(values[kept])
-    return vectors @ vectors.T, int((~kept).sum())
+    return Inverse(vectors @ vectors.T, int((~kept).sum()), vectors)
 
 
 def _invert_lower(factor: Tensor) -> None:

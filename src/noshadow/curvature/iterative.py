@@ -71,6 +71,16 @@ class Effort:
             self.residual = max(self.residual, float(real.max()))
             self.unconverged += int((real > tolerance).sum())
 
+    def sums(self) -> Tensor:
+        """All of it, to be sent."""
+        return torch.tensor([self.systems, self.steps, self.residual, self.unconverged], dtype=torch.float64)
+
+    def join(self, other: Tensor) -> None:
+        """With what other systems took, as ``sums`` gives it."""
+        systems, steps, residual, unconverged = other.tolist()
+        self.systems, self.steps = self.systems + int(systems), self.steps + int(steps)
+        self.residual, self.unconverged = max(self.residual, residual), self.unconverged + int(unconverged)
+
 
 @dataclass(frozen=True, eq=False)
 class Solver:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import torch
@@ -33,6 +33,7 @@ from noshadow.curvature.partial import Rest, partial_rank, partial_whitening
 from noshadow.curvature.protocol import Advance, Leverages, Size
 from noshadow.curvature.removal import LEVERAGE_FLOOR
 from noshadow.curvature.stationary import Fit, Stationarity
+from noshadow.curvature.symmetric import add_gram, mirrored
 from noshadow.curvature.whiten import Whitening, whiten
 from noshadow.heads import make_head
 from noshadow.layer import LastLayer
@@ -63,6 +64,7 @@ _ARRAYS = 12  # arrays of that size that are alive at a time
 _TERMS = 8  # of the series 1/(1 − t), at most: with t ≤ _SAFE_SHARE the rest is below 1e-5 of the sum
 _NEGLIGIBLE = 1e-6  # rest of the series, relative to the sum, with which it ends earlier
 _SAFE_SHARE = 0.3
+_FAR = 1e-6  # squared singular values of unit-norm columns from which sums need no whitened coordinates
 _LEAST_ROOM = 0.05  # share of Λ that a preconditioner keeps where a record's own term is nearly all of it
 _TINY = 1e-12  # curvature of what is left over, in units of the penalty or of unit columns, that is not divided by
 _TILE_BYTES = 8 * 2**20
@@ -168,6 +170,10 @@ class KroneckerCurvature:
         """x̃ᵀH⁻¹G, (c, r)."""
         return self.basis.columns.of(records) @ self._newton
 
+    def prepare_leftover(self) -> None:
+        """Solve for it now, so that a copy that is sent elsewhere has it."""
+        _ = self._newton
+
     @cached_property
     def _newton(self) -> Tensor:
         """H⁻¹G in the coordinates of ``columns``, (k, r)."""
@@ -177,7 +183,7 @@ class KroneckerCurvature:
     def _gradient(self) -> Tensor:
         """G in them."""
         if self.basis.rest is None:  # gathered there, where no unit of a column swallows another
-            return self.basis.directions.T @ self.fit.whitened_gradient()
+            return self.fit.whitened_gradient()
         return self.basis.columns.drop(self.fit.gradient())
 
     def _solved(self, gradient: Tensor, tolerance: float) -> Tensor:
@@ -241,19 +247,24 @@ def eigenbasis(
 ) -> tuple[Eigenbasis, Fit]:
     """Basis and frame in one pass over the records, the eigenvalues in another."""
     kind, transform = kind_of(layer), whitening.transform
-    gram = torch.zeros_like(whitening.penalty)
+    # as the records have them, where that is less work; what it rounds otherwise is the basis, not the answers in it
+    raw = not layer.sparse and whitening.room > _FAR and layer.n > 4 * layer.n_columns
+    gram = transform.new_zeros((layer.n_columns if raw else transform.shape[1],) * 2)
     total = gram.new_zeros((layer.n_outputs, layer.n_outputs))
     for rows in layer.chunks(chunk):
         records = layer.records(rows)
-        x = records.times(transform)
+        x = records.design if raw else records.times(transform)
         if kind == "coupled":
             curvature = CoupledCurvature.of(records)
             weight = curvature.trace
             total += curvature.total()
         else:
             weight = records.packed_curvature.sum(1, keepdim=True)
-        gram.addmm_(x.T, x * weight)
+        add_gram(gram, x.mul_(weight.sqrt()))
         advance(len(records))
+    gram = mirrored(gram)
+    if raw:
+        gram = transform.T @ gram @ transform
     frame = output_frame(layer)
     share = 1.0
     if kind == "coupled" and frame is not None:
@@ -264,18 +275,21 @@ def eigenbasis(
     mean = share * gram + whitening.penalty
     directions = torch.linalg.eigh(0.5 * (mean + mean.T)).eigenvectors
     vectors = transform @ directions
-    penalty = directions.T @ whitening.penalty @ directions
+    penalty = torch.zeros_like(whitening.penalty)
+    if layer.ridge:
+        add_gram(penalty, vectors * layer.penalty().sqrt().unsqueeze(1))
+        penalty = mirrored(penalty)
     basis = Eigenbasis(kind, vectors, frame, vectors.new_zeros((0, 0)), penalty, directions)
 
     values: Tensor | None = None
     left: Tensor | None = None
-    fit = Fit(layer, whitening)
+    fit = Fit(layer, replace(whitening, transform=vectors, penalty=penalty))  # turned, they are as harmless
     for rows in layer.chunks(chunk):
         records = layer.records(rows)
-        x = records.times(transform)
+        x = records.times(vectors)
         fit.add(records, x)
         weights = basis.weights(records)
-        squares = (x @ directions).square()
+        squares = x.square_()
         values = squares.T @ weights if values is None else values.addmm_(squares.T, weights)
         if rest is not None:
             part = (rest.sizes(records, squares) * weights).sum(0)

@@ -23,12 +23,13 @@ import torch
 from torch import Tensor
 
 from noshadow.curvature.inverse import psd_inverse
+from noshadow.curvature.symmetric import add_gram, mirrored
 from noshadow.curvature.whiten import Whitening
 from noshadow.layer import LastLayer
 from noshadow.passes import Additive
 from noshadow.records import Records
 
-__all__ = ["Fit", "Stationarity"]
+__all__ = ["Fit", "Stationarity", "gives_parameters"]
 
 # Least and most weight of the penalty where the parameters are worked out from the outputs; the least is larger where
 # coordinates are left that the data do not see at all, so that rounding is all there is to fit
@@ -69,8 +70,10 @@ class Fit(Additive):
         *("_halved.total", "_halved.squares", "_constant.total", "_constant.squares"),
     )
 
-    def __init__(self, layer: LastLayer, whitening: Whitening) -> None:
-        self._layer, self._whitening = layer, whitening
+    def __init__(self, layer: LastLayer, whitening: Whitening, plain: bool = False) -> None:
+        """``plain``: records come without their design in whitened coordinates, which makes no difference to them."""
+        self._layer, self._whitening, self._plain = layer, whitening, plain
+        self._gives_parameters = gives_parameters(layer, whitening)
         self._mean = whitening.mean_output
         r = len(layer.kind.reduce(self._mean))
         k = whitening.transform.shape[1]
@@ -82,18 +85,19 @@ class Fit(Additive):
         self._has_constant = whitening.mean_target is not None and layer.bias
         self._constant = _Total()
 
-    def add(self, records: Records, x: Tensor) -> None:
-        """Some records, and their design in whitened coordinates, x (c, k)."""
-        layer, head, gradient = self._layer, records.head, records.pull
+    def add(self, records: Records, x: Tensor | None) -> None:
+        """Some records, and their design in whitened coordinates, x (c, k); None: those of the records will do."""
+        head, gradient = records.head, records.pull
         z, y = records.outputs, records.targets
         outputs = head.reduce(z)
-        self._gradient.addmm_(x.T, gradient)
         self._plain_gradient += records.gathered(gradient)
+        if x is not None:
+            self._gradient.addmm_(x.T, gradient)
         self._slope += float(gradient.square().sum())
         self._targets += 0.0 if head.classifies else float(y.square().sum())
-        if layer.ridge and layer.coefficients is None and not self._whitening.partial:
+        if self._gives_parameters and x is not None:
             self._projection.addmm_(x.T, outputs)
-            self._gram.addmm_(x.T, x)
+            add_gram(self._gram, x)
         self._misfit += float((outputs - records.times(self._whitening.fitted)).square().sum())
         self._spread += float(head.reduce(z - self._mean).square().sum())
         weights = None if records.weights is None else records.weights.mean(1)
@@ -112,6 +116,8 @@ class Fit(Additive):
 
     def whitened_gradient(self) -> Tensor:
         """G in whitened coordinates, (k, r)."""
+        if self._plain:
+            return self._whitening.transform.T @ self.gradient()
         return self._gradient + self._whitening.transform.T @ (self._layer.penalty().unsqueeze(1) * self._theta)
 
     def described(self, decrement: float) -> Stationarity:
@@ -139,12 +145,12 @@ class Fit(Additive):
         layer, whitening = self._layer, self._whitening
         if layer.coefficients is not None:
             return layer.kind.reduce(layer.coefficients)
-        if not layer.ridge or whitening.partial:
+        if not self._gives_parameters:
             return whitening.fitted
         noise = math.sqrt(self._misfit / layer.n)
         least = _LEAST_WEIGHT if whitening.rank == whitening.transform.shape[1] else _LEAST_WEIGHT_UNSEEN
         weight = min(max(noise / math.sqrt(self._slope), least), _MOST_WEIGHT) if self._slope > 0 else least
-        inverse, _ = psd_inverse(self._gram + weight * whitening.penalty)
+        inverse = psd_inverse(mirrored(self._gram) + weight * whitening.penalty).matrix
         return whitening.transform @ (inverse @ self._projection)
 
     def _best_ridge(self, theta: Tensor) -> tuple[float, float, bool]:
@@ -182,6 +188,14 @@ class Fit(Additive):
         if bias or not self._layer.bias:
             return theta
         return torch.cat([theta[:-1], torch.zeros_like(theta[-1:])])
+
+
+def gives_parameters(layer: LastLayer, whitening: Whitening) -> bool:
+    """Whether Θ is to be worked out from the outputs in coordinates that know the penalty.
+
+    Not where the layer has it, where there is no penalty, and at the mean outputs of a run, where nobody asks for it.
+    """
+    return bool(layer.ridge) and layer.coefficients is None and not layer.of_run and not whitening.partial
 
 
 class _Total:

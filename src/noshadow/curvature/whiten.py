@@ -25,6 +25,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from noshadow.curvature.symmetric import add_gram, mirrored
 from noshadow.heads import Head
 from noshadow.layer import LastLayer
 from noshadow.passes import Additive, summed
@@ -53,6 +54,8 @@ class Whitening:
     mean_target: Tensor | None
     partial: bool = False
     """T spans a part of the columns only (``noshadow.curvature.partial``)."""
+    room: float = 0.0
+    """A bound: the squares of the singular values of X̃, its columns scaled to norm 1, are no smaller; 0: not known."""
 
 
 class _Products(NamedTuple):
@@ -64,6 +67,8 @@ class _Products(NamedTuple):
     cross: Tensor
     mean_output: Tensor
     mean_target: Tensor | None
+    safe: bool
+    """The squares of all columns are within the range of double precision as they are."""
 
 
 def whiten(layer: LastLayer, chunk: int) -> Whitening:
@@ -71,7 +76,7 @@ def whiten(layer: LastLayer, chunk: int) -> Whitening:
 
     Two more where their squares leave the range of double precision.
     """
-    every_norm, gram, cross, mean_output, mean_target = _products(layer, chunk)
+    every_norm, gram, cross, mean_output, mean_target, safe = _products(layer, chunk)
     kept = (every_norm > 0).nonzero().flatten()
     norms, gram, cross = every_norm[kept], gram[kept][:, kept], cross[kept]
     root_penalty = layer.penalty()[kept].sqrt()
@@ -79,10 +84,10 @@ def whiten(layer: LastLayer, chunk: int) -> Whitening:
     seen, penalised = norms / length, root_penalty / length  # seen² + penalised² = 1, the shares of data and penalty
 
     floor = _noise_floor(layer)
-    basis = _cholesky_root(gram, max(_WELL_CONDITIONED, (10 * floor) ** 2))
+    basis, room = _cholesky_root(gram, max(_WELL_CONDITIONED, (10 * floor) ** 2))
     root = basis
     if basis is not None and layer.ridge:  # the sum is no worse conditioned than the Gram matrix of the data
-        root = _cholesky_root(gram * seen * seen.unsqueeze(1) + torch.diag(penalised.square()))
+        root, _ = _cholesky_root(gram * seen * seen.unsqueeze(1) + torch.diag(penalised.square()))
     if basis is None or root is None:
         factor = _triangular_factor(layer, norms, kept, chunk)
         basis = _orthogonal_root(factor, torch.ones_like(seen), torch.zeros_like(seen), floor)
@@ -102,13 +107,14 @@ def whiten(layer: LastLayer, chunk: int) -> Whitening:
         fitted=widen((basis @ (basis.T @ cross)) / norms.unsqueeze(1)),
         mean_output=mean_output,
         mean_target=mean_target,
+        room=room if safe else 0.0,
     )
 
 
 def _products(layer: LastLayer, chunk: int) -> _Products:
     """In one pass; in two more where squares of the features would leave the range of double precision."""
-    scale = torch.ones(layer.n_columns, dtype=torch.float64, device=layer.device)
-    gram, cross, mean_output, mean_target = _sums(layer, scale, chunk, "products")
+    scale, safe = torch.ones(layer.n_columns, dtype=torch.float64, device=layer.device), True
+    gram, cross, mean_output, mean_target = _sums(layer, None, chunk, "products")
     squares = gram.diagonal()
     unsafe = (squares < _SAFE_SQUARES[0]) | ~(squares < _SAFE_SQUARES[1]) | ~torch.isfinite(cross).all(1)
     if layer.precision == torch.float64 and bool(unsafe.any()):
@@ -116,32 +122,37 @@ def _products(layer: LastLayer, chunk: int) -> _Products:
         if bool((unsafe & (sizes > 0)).any()):  # not only columns of zeros
             scale = torch.where(sizes > _SMALLEST_COLUMN, 1.0 / sizes.clamp(min=_SMALLEST_COLUMN), 0.0)
             gram, cross, mean_output, mean_target = _sums(layer, scale, chunk, "scaled-products")
+            safe = False
     root = gram.diagonal().sqrt()
     alive = (root > 0) & (scale > 0)
     unit = torch.where(alive, 1.0 / torch.where(alive, root, 1.0), 0.0)
     norms = torch.where(alive, root / torch.where(alive, scale, 1.0), 0.0)
-    return _Products(norms, gram * unit * unit.unsqueeze(1), cross * unit.unsqueeze(1), mean_output, mean_target)
+    gram, cross = gram * unit * unit.unsqueeze(1), cross * unit.unsqueeze(1)
+    return _Products(norms, gram, cross, mean_output, mean_target, safe)
 
 
-def _sums(layer: LastLayer, scale: Tensor, chunk: int, name: str) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+def _sums(
+    layer: LastLayer, scale: Tensor | None, chunk: int, name: str
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """X̃ᵀX̃ and X̃ᵀZ of the scaled columns, the mean output and, of values, the weighted mean target."""
-    found = summed(layer, name, partial(_ProductSums, layer.kind, layer.n_outputs, scale), chunk)
+    like = torch.zeros(layer.n_columns, dtype=torch.float64, device=layer.device)
+    found = summed(layer, name, partial(_ProductSums, layer.kind, layer.n_outputs, like, scale), chunk)
     targets = None if layer.kind.classifies else found.targets / found.weight
-    return found.gram, found.cross, found.outputs / layer.n, targets
+    return mirrored(found.gram), found.cross, found.outputs / layer.n, targets
 
 
 class _ProductSums(Additive):
     additive = ("gram", "cross", "outputs", "targets", "weight")
 
-    def __init__(self, kind: Head, n_outputs: int, scale: Tensor) -> None:
+    def __init__(self, kind: Head, n_outputs: int, like: Tensor, scale: Tensor | None) -> None:
         self._kind, self._scale = kind, scale
-        self.gram = scale.new_zeros((len(scale), len(scale)))
-        self.outputs, self.targets, self.weight = scale.new_zeros(n_outputs), scale.new_zeros(n_outputs), 0.0
-        self.cross = scale.new_zeros((len(scale), len(kind.reduce(self.outputs))))
+        self.gram = like.new_zeros((len(like), len(like)))  # its upper triangle
+        self.outputs, self.targets, self.weight = like.new_zeros(n_outputs), like.new_zeros(n_outputs), 0.0
+        self.cross = like.new_zeros((len(like), len(kind.reduce(self.outputs))))
 
     def add(self, records: Records) -> None:
-        x = records.design.mul_(self._scale)
-        self.gram.addmm_(x.T, x)
+        x = records.design if self._scale is None else records.design.mul_(self._scale)
+        add_gram(self.gram, x)
         self.cross.addmm_(x.T, self._kind.reduce(records.outputs))
         self.outputs += records.outputs.sum(0)
         if not self._kind.classifies:
@@ -173,15 +184,16 @@ def _noise_floor(layer: LastLayer) -> float:
     return max(stored, computed)
 
 
-def _cholesky_root(gram: Tensor, threshold: float = 0.0) -> Tensor | None:
-    """L⁻ᵀ of a Gram matrix LLᵀ with unit diagonal, or None where it is not safely of full rank."""
+def _cholesky_root(gram: Tensor, threshold: float = 0.0) -> tuple[Tensor | None, float]:
+    """L⁻ᵀ of a Gram matrix LLᵀ with unit diagonal, or None where it is not safely of full rank; and a bound: its
+    eigenvalues are no smaller."""
     factor, failed = torch.linalg.cholesky_ex(gram)
     if int(failed):
-        return None
+        return None, 0.0
     identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     inverse = torch.linalg.solve_triangular(factor, identity, upper=False)
-    smallest = 1.0 / inverse.square().sum()  # ≤ the smallest squared singular value
-    return inverse.T.contiguous() if bool(smallest > threshold) else None
+    smallest = float(1.0 / inverse.square().sum())  # ≤ the smallest squared singular value
+    return (inverse.T.contiguous(), smallest) if smallest > threshold else (None, 0.0)
 
 
 def _triangular_factor(layer: LastLayer, norms: Tensor, kept: Tensor, chunk: int) -> Tensor:

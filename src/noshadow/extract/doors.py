@@ -17,7 +17,7 @@ from noshadow.errors import InputError
 from noshadow.extract.found import Extracted, Options
 from noshadow.objective import Objective
 
-__all__ = ["DOORS", "Door", "Opens", "find_door", "instance_of"]
+__all__ = ["DOORS", "Door", "Opens", "find_door", "holds_data", "instance_of"]
 
 
 class Opens(Protocol):
@@ -74,3 +74,8 @@ def find_door(model: Any) -> tuple[str, Door]:
             return name, door
     *names, last = DOORS
     raise InputError(f"model: expected {', '.join(names)} or {last}, got {type(model).__name__}")
+
+
+def holds_data(model: Any) -> bool:
+    """Whether a model comes with its records, as a LastLayer does, so that none are passed beside it."""
+    return next((door.complete for door in DOORS.values() if door.recognises(model)), False)

@@ -36,6 +36,8 @@ class Options:
     progress    see ``noshadow.progress``
     cache       a folder that keeps what the layer sees and gives; None: it is held in memory
     cache_dtype what features are kept in, "float32" or "bfloat16"; None: as the model gives them
+    engine      "ray": the shards of the cache are made by tasks of Ray
+    address     of its cluster; None: one is started on this machine
     """
 
     layer: str | None = None
@@ -45,6 +47,8 @@ class Options:
     progress: Progress = None
     cache: str | os.PathLike[str] | None = None
     cache_dtype: str | None = None
+    engine: str | None = None
+    address: str | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ from noshadow.errors import InputError
 from noshadow.extract.doors import find_door
 from noshadow.extract.found import Extracted, Fits, Options
 from noshadow.objective import Objective
+from noshadow.passes import require_engine
 from noshadow.progress import Progress
 from noshadow.tensors import is_pandas
 
@@ -31,13 +32,17 @@ def extract(
     progress: Progress = None,
     cache: str | os.PathLike[str] | None = None,
     cache_dtype: str | None = None,
+    engine: str | None = None,
+    address: str | None = None,
 ) -> Extracted:
     """The last layer of a model that one of ``DOORS`` knows.
 
     The doors get the objective with its loss read (``Objective.resolved``): a stated loss is in head, class_weight and
     label_smoothing. A layer that contradicts it is refused here, whatever the door. ``fits`` is told the size of the
-    head as soon as it is known, before the forward pass where that can be, and may refuse it.
+    head as soon as it is known, before the forward pass where that can be, and may refuse it. With a cache, ``engine``
+    says who makes its shards.
     """
+    require_engine(engine, address)
     name, door = find_door(model)
     objective = objective or Objective()
     if door.complete:
@@ -52,7 +57,8 @@ def extract(
     if cache is None and cache_dtype is not None:
         raise InputError("cache_dtype: there is no cache; pass cache= too, or leave it out")
     objective = objective.resolved()
-    found = door.open(model, data, objective, Options(layer, output, batch_size, fits, progress, cache, cache_dtype))
+    options = Options(layer, output, batch_size, fits, progress, cache, cache_dtype, engine, address)
+    found = door.open(model, data, objective, options)
     objective.require(found.layer.head)
     return found if found.index is not None else replace(found, index=_index(data))
 

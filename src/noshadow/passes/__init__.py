@@ -3,12 +3,12 @@
 sums      what is summed over records, and ``summed``, which does it as the layer says
 blocks    records in blocks; the sums of blocks added in a tree of one shape, whoever computes them
 store     a folder that keeps what is done, so that an interrupted run goes on
-ray_tasks blocks as tasks of Ray
+ray_tasks parts of some work as tasks of Ray
 run       which of these, from what a user says
 """
 
 from noshadow.passes.blocks import Blocks
-from noshadow.passes.run import in_blocks
+from noshadow.passes.run import in_blocks, on_ray, require_engine
 from noshadow.passes.sums import Additive, Sums, summed
 
-__all__ = ["Additive", "Blocks", "Sums", "in_blocks", "summed"]
+__all__ = ["Additive", "Blocks", "Sums", "in_blocks", "on_ray", "require_engine", "summed"]

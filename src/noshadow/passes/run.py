@@ -5,15 +5,41 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from noshadow.errors import InputError
 from noshadow.layer import LastLayer
 from noshadow.passes.blocks import Blocks
 
-__all__ = ["ENGINES", "in_blocks"]
+if TYPE_CHECKING:
+    from noshadow.passes.ray_tasks import RayTasks
+
+__all__ = ["ENGINES", "in_blocks", "on_ray", "require_engine"]
 
 ENGINES = ("local", "ray")
+
+
+def require_engine(engine: str | None, address: str | None) -> None:
+    if engine is not None and engine not in ENGINES:
+        raise InputError(f"engine: {engine!r} is not one of {', '.join(map(repr, ENGINES))}")
+    if address is not None and engine != "ray":
+        raise InputError("address: it is that of a Ray cluster; pass engine='ray' too, or leave it out")
+
+
+@contextmanager
+def on_ray(engine: str | None, address: str | None) -> Iterator[RayTasks | None]:
+    """Tasks of the Ray cluster that was asked for, which is let go of at the end; None: none was."""
+    require_engine(engine, address)
+    if engine != "ray":
+        yield None
+        return
+    from noshadow.passes.ray_tasks import RayTasks
+
+    tasks = RayTasks(address)
+    try:
+        yield tasks
+    finally:
+        tasks.close()
 
 
 @contextmanager
@@ -23,30 +49,19 @@ def in_blocks(
     address: str | None,
     store: str | os.PathLike[str] | None,
     options: Callable[[], dict[str, Any]],
-) -> Iterator[LastLayer]:
+) -> Iterator[tuple[LastLayer, RayTasks | None]]:
     """The layer, with its passes done by that engine and kept in that folder; as it is where neither is named.
 
-    ``options`` gives all that the results depend on beside the layer.
+    With it the tasks of Ray, if that is the engine. ``options`` gives all that the results depend on beside the layer.
     """
-    if engine is not None and engine not in ENGINES:
-        raise InputError(f"engine: {engine!r} is not one of {', '.join(map(repr, ENGINES))}")
-    if address is not None and engine != "ray":
-        raise InputError("address: it is that of a Ray cluster; pass engine='ray' too, or leave it out")
-    if engine in (None, "local") and store is None:
-        yield layer
-        return
+    require_engine(engine, address)
     kept = None
     if store is not None:
         from noshadow.passes.store import Store, layer_identity  # not where nothing is kept
 
         kept = Store(store, {**layer_identity(layer), **options()})
-    if engine != "ray":
-        yield layer.in_blocks(Blocks(store=kept))
-        return
-    from noshadow.passes.ray_tasks import RayTasks
-
-    tasks = RayTasks(address)
-    try:
-        yield layer.in_blocks(Blocks(tasks, kept))
-    finally:
-        tasks.close()
+    with on_ray(engine, address) as tasks:
+        if tasks is None and kept is None:
+            yield layer, None
+        else:
+            yield layer.in_blocks(Blocks(store=kept) if tasks is None else Blocks(tasks, kept)), tasks

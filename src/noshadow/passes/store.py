@@ -24,7 +24,7 @@ from noshadow.layer import LastLayer
 
 __all__ = ["SCHEMA", "Store", "layer_identity"]
 
-SCHEMA = 1
+SCHEMA = 2
 """Raised when the same names mean something else, or when passes sum something else under their names."""
 _ROWS = 65_536
 

@@ -52,9 +52,11 @@ def breakdowns(
     rates: Any,
     public: bool,
     counted: bool,
-) -> tuple[Breakdown, ...]:
+) -> tuple[tuple[Breakdown, ...], tuple[str, ...]]:
+    """A table of the classes and of each of the groups, and the groups that there is no room for."""
     columns = [("class", "target")] if has_classes(table) else []
     columns += group_columns(table).items()
+    left_out = tuple(title for title, _ in columns[_MOST_BREAKDOWNS:])
     found = []
     for title, column in columns[:_MOST_BREAKDOWNS]:
         values, uniques = pd.factorize(table[column], use_na_sentinel=False)
@@ -67,7 +69,7 @@ def breakdowns(
         names = [label(uniques[value], class_names) for value in merged.kept]
         found.append((title, names + ([others(merged.merged)] if merged.merged else []), merged))
     if not found:
-        return ()
+        return (), ()
     tables = [merged.codes for _, _, merged in found]
     gram = overlaps(tables)
     of_table = np.repeat(np.arange(len(tables)), [int(codes.max()) + 1 for codes in tables])
@@ -84,7 +86,7 @@ def breakdowns(
             for name, row, mean in zip(names, inside, means, strict=True)
         )
         made.append(Breakdown(title, lines, merged.merged, bool((~hidden[inside]).any())))
-    return tuple(made)
+    return tuple(made), left_out
 
 
 def others(count: int) -> str:

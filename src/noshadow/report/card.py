@@ -47,6 +47,8 @@ def markdown(shown: Shown, summary: Summary, title: str | None = None) -> str:
             parts += _table((table.title, "Records", "Exposed"), lines)
     if any(table.counted for table in shown.breakdowns):
         parts += ["", words.SUPPRESSED]
+    if shown.groups_left_out:
+        parts += ["", _text(words.groups_left_out(shown.groups_left_out, shown.public))]
     parts += ["", "### How far to trust it", ""]
     parts += [f"- **{one.name}** ({one.level}): {_text(one.text)}" for one in summary.trust]
     parts += ["", "### What this does not show", "", *(f"- {line}" for line in words.NOT_SHOWN)]

@@ -87,7 +87,7 @@ def redact(
     counted: int | None = int(exposed.sum())
     if public and not _may_count(ranges, exposed):
         counted = None
-    tables = breakdowns(table, facts, exposed, rates, public, counted is not None)
+    tables, left_out = breakdowns(table, facts, exposed, rates, public, counted is not None)
     common: dict[str, Any] = {
         "public": public,
         "records": len(table),
@@ -95,6 +95,7 @@ def redact(
         "exposed": counted,
         "few": counted is None and bool(is_small(int(exposed.sum()))),
         "breakdowns": tables,
+        "groups_left_out": left_out,
         "flagged": _flagged_count(flagged, places, public),
     }
     if public:
@@ -277,9 +278,8 @@ def _public_verdict(verdict: Verdict | None) -> tuple[bool, str] | None:
     """
     if verdict is None:
         return None
-    policy = verdict.policy
-    allowed = f"fewer than {SMALLEST}" if is_small(policy.max_records) else f"{policy.max_records:,}"
+    allowed = f"fewer than {SMALLEST}" if is_small(verdict.allowed) else f"{verdict.allowed:,}"
     return verdict.met, (
-        f"The policy allows {allowed} records that have a predicted success rate above {policy.fail_above:.12g} or are "
-        f"fully exposed: {'met' if verdict.met else 'not met'}{verdict.rough}."
+        f"The policy allows {allowed} records that have a predicted success rate above "
+        f"{verdict.policy.fail_above:.12g} or are fully exposed: {'met' if verdict.met else 'not met'}{verdict.rough}."
     )

@@ -158,6 +158,7 @@ class Shown:
                 None: withheld
     few         whether it is withheld because it is 1 to 9
     highest     the highest predicted rate
+    groups_left_out  names of the groups that there is no room for among the breakdowns
     """
 
     public: bool
@@ -169,6 +170,7 @@ class Shown:
     highest: float | None
     flagged: int | None
     breakdowns: tuple[Breakdown, ...]
+    groups_left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     top: tuple[Record, ...] = ()
     columns: tuple[str, ...] = ()

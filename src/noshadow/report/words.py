@@ -5,7 +5,11 @@ The terms are those of NIST AI 100-2 (Adversarial Machine Learning: A Taxonomy a
 
 from __future__ import annotations
 
-__all__ = ["ATTACKER", "COLUMNS", "GLOSSARY", "NOT_SHOWN", "OPTIONS", "SUPPRESSED"]
+from collections.abc import Sequence
+
+__all__ = ["ATTACKER", "COLUMNS", "GLOSSARY", "NOT_SHOWN", "OPTIONS", "SUPPRESSED", "groups_left_out"]
+
+_NAMED = 12  # groups without a table
 
 ATTACKER = (
     "has a record with its correct label, and asks one question: was this record in the training data?",
@@ -47,6 +51,19 @@ GLOSSARY = (
     ("Data reconstruction", "recovering the content of training records; another attack, not measured here"),
     ("Mitigation", "a measure that makes an attack harder; differential privacy is one with a proof"),
 )
+
+
+def groups_left_out(names: Sequence[str], public: bool) -> str:
+    """That there are more groups than tables; in private also which, and how to see them."""
+    count = f"{len(names):,} more group{'' if len(names) == 1 else 's'}"
+    if public:  # a second summary, of the others, could be held against this one to work out what is withheld
+        return f"The audit has {count} that this summary has no room for."
+    shown = ", ".join(names[:_NAMED]) + (" …" if len(names) > _NAMED else "")
+    return (
+        f"There is no room for {count} ({shown}): name them first in groups= to see them here, or count them in "
+        "audit.table, which has a column for each."
+    )
+
 
 COLUMNS = {
     "attack_accuracy": "success",

@@ -18,13 +18,13 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from types import ModuleType
 from typing import Any, Protocol
 
 import cloudpickle
 import joblib
 
 from noshadow.errors import InputError
+from noshadow.import_paths import worker_path
 from noshadow.shadow.work import Outcome, Task, Train, perform
 from noshadow.shadow.worker import receive, send
 
@@ -35,9 +35,7 @@ __all__ = [
     "ProcessEngine",
     "SerialEngine",
     "TaskHeard",
-    "import_path",
     "share_cores",
-    "worker_path",
 ]
 
 TaskHeard = Callable[[Task, float], None]
@@ -79,32 +77,6 @@ def share_cores(n_tasks: int, workers: int | None, threads: int | None) -> tuple
     if workers is None:
         workers = min(max(1, cores // threads), max(1, n_tasks))
     return workers, threads
-
-
-def worker_path() -> list[str]:
-    """Where workers import from: this process's own path, so that what was imported here can be there.
-
-    The current folder is on it only if something was imported from there (the script itself, or a module beside a
-    notebook): a command that is run in someone else's folder must not run what lies in it.
-    """
-    here = os.path.realpath(os.getcwd())
-    wanted = any(_lies_in(here, module) for module in list(sys.modules.values()))
-    entries = dict.fromkeys(entry or here for entry in sys.path)
-    return [entry for entry in entries if wanted or os.path.realpath(entry) != here]
-
-
-def import_path() -> str:
-    """The same as a PYTHONPATH."""
-    return os.pathsep.join(worker_path())
-
-
-def _lies_in(folder: str, module: Any) -> bool:
-    """Whether a script, a module or a package, itself not part of a package, is in the folder."""
-    about = vars(module) if isinstance(module, ModuleType) else {}
-    if "." in about.get("__name__", "."):
-        return False
-    places = about["__path__"] if "__path__" in about else [about.get("__file__")]
-    return any(os.path.dirname(os.path.realpath(place)) == folder for place in places if isinstance(place, str))
 
 
 class SerialEngine:

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from noshadow.errors import missing_extra
-from noshadow.shadow.engines import import_path
+from noshadow.import_paths import import_path
 from noshadow.shadow.work import Outcome, Task, Train, perform
 
 __all__ = ["RETRIES_OF_LOST_WORKERS", "RayEngine"]

@@ -4,6 +4,7 @@ rows          a chunk of records, checked; what a layer asks of a source
 arrays        in memory
 tables        the arrays of records as they are stored, in one shard or in several
 flat          .npy and safetensors files: rows at a place that is known
+csr           sparse features of a file
 parquet       Parquet files, a row group at a time
 chunks        a source of chunks that can be read again and again
 find          the table of a path, of several, or of chunks

@@ -10,6 +10,7 @@ from typing import Any
 
 from noshadow.errors import FileError, InputError
 from noshadow.sources.chunks import ChunksTable
+from noshadow.sources.csr import CsrTable
 from noshadow.sources.flat import Flat, npy_table, tensors_table
 from noshadow.sources.parquet import ParquetTable
 from noshadow.sources.rows import NAMES, OPTIONAL
@@ -24,7 +25,7 @@ _REMEDY = "pass a list of the shards in their order"
 
 def find_table(records: Any) -> Table:
     """What ``LastLayer.open`` was given, as one table."""
-    if isinstance(records, (Flat, Shards)):
+    if isinstance(records, (Flat, Shards, CsrTable)):
         return records
     if _is_shard(records):
         path = records if isinstance(records, Mapping) else Path(records)

@@ -11,10 +11,10 @@ from noshadow.errors import InputError, name_rows
 from noshadow.heads import make_head
 from noshadow.heads.targets import check_targets
 from noshadow.sparse import as_csr
-from noshadow.tensors import as_floats, as_tensor
+from noshadow.tensors import as_floats, as_tensor, is_pandas
 from noshadow.weights import check_sample_weight
 
-__all__ = ["NAMES", "OPTIONAL", "Rows", "Source", "check_rows", "require_finite"]
+__all__ = ["NAMES", "OPTIONAL", "Rows", "Source", "check_rows", "require_finite", "require_same_order"]
 
 NAMES = ("features", "outputs", "targets")
 OPTIONAL = ("sample_weight",)
@@ -78,6 +78,10 @@ class Source(Protocol):
 
 def check_rows(features: Any, outputs: Any, targets: Any, sample_weight: Any, head: str) -> Rows:
     """Records as a head works with them; an error names the argument, the row and the remedy."""
+    given = {"features": features, "outputs": outputs, "targets": targets, "sample_weight": sample_weight}
+    framed = [name for name, values in given.items() if is_pandas(values)]
+    for name in framed[1:]:
+        require_same_order(given[framed[0]], given[name], framed[0], name)
     x = as_csr(features)
     x = as_floats(features, "features") if x is None else x
     if x.ndim != 2:
@@ -101,6 +105,21 @@ def check_rows(features: Any, outputs: Any, targets: Any, sample_weight: Any, he
     if sample_weight is not None:
         weight = check_sample_weight(as_floats(sample_weight, "sample_weight"), len(z)).to(x.device)
     return Rows(x, z, y, weight)
+
+
+def require_same_order(first: Any, second: Any, of: str, name: str) -> None:
+    """Refuse two frames or series of the same labels in another order: rows pair by position, their owner's by label.
+
+    Others may pair by position: a part that was counted anew, or arrays. Labels are not told, they may name somebody.
+    """
+    if not (is_pandas(first) and is_pandas(second)) or len(first) != len(second) or first.index.equals(second.index):
+        return
+    differ = (first.index != second.index).nonzero()[0]
+    if len(differ) and not len(first.index.symmetric_difference(second.index, sort=False)):
+        raise InputError(
+            f"{name}: its index has the labels of {of} in another order, first in row {int(differ[0])} (counted from "
+            f"0); pass {name}.loc[{of}.index], or {name}.to_numpy() where the rows do pair by position"
+        )
 
 
 def require_finite(values: Tensor, name: str, remedy: str) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from noshadow.errors import InputError, rows_from
 from noshadow.memory import require_free_memory
+from noshadow.sources.csr import CsrTable
 from noshadow.sources.rows import NAMES, OPTIONAL, Rows, check_rows
 from noshadow.sources.tables import Column, Table
 
@@ -22,7 +23,6 @@ class Streamed:
     """The records of a table; sample_weight (n,) where the table has none of its own."""
 
     device = torch.device("cpu")
-    sparse = False
 
     def __init__(self, table: Table, head: str, sample_weight: Tensor | None = None) -> None:
         if table.n == 0:
@@ -51,13 +51,22 @@ class Streamed:
         return kind if kind.is_floating_point else torch.float64
 
     @property
+    def sparse(self) -> bool:
+        return isinstance(self._table, CsrTable)
+
+    @property
     def weighted(self) -> bool:
         return self._sample_weight is not None or "sample_weight" in self._names
 
     @property
     def chunk(self) -> int:
         """Records of a pass that only checks or copies."""
-        return max(1, CHUNK_BYTES // max(1, sum(map(_bytes, self._table.columns.values()))))
+        return max(1, CHUNK_BYTES // max(1, sum(map(self._row_bytes, self._table.columns))))
+
+    def _row_bytes(self, name: str) -> int:
+        if name == "features" and isinstance(self._table, CsrTable):
+            return self._table.row_bytes
+        return _bytes(self._table.columns[name])
 
     def read(self, rows: slice) -> Rows:
         found = self._table.read(rows, self._names)
@@ -69,11 +78,15 @@ class Streamed:
         if name == "sample_weight" and not self.weighted:
             return None
         column = self._table.columns.get(name, Column(torch.float64, ()))
+        stays = name == "features" and self.sparse
+        size = self._row_bytes(name) if stays else max(_bytes(column), 8 * math.prod(column.shape))
         require_free_memory(
-            2.0 * self.n * max(_bytes(column), 8 * math.prod(column.shape)),
+            2.0 * self.n * size,
             f"{name}: all {self.n:,} rows in memory",
             "read them with records(rows), some at a time",
         )
+        if stays:
+            return self.read(slice(0, self.n)).features
         parts = [getattr(self.read(slice(k, min(k + self.chunk, self.n))), name) for k in range(0, self.n, self.chunk)]
         return torch.cat(parts)
 

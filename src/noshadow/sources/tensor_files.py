@@ -65,8 +65,9 @@ def write_tensors(
         ) from None
 
 
-def verified_facts(path: str | os.PathLike[str], identity: Any) -> Any:
-    """The facts of a file that is whole and of that identity, read piece by piece; else ``UnusableArtefact``."""
+def verified_facts(path: str | os.PathLike[str], *identities: Any) -> Any:
+    """The facts of a file that is whole and of one of those identities, read piece by piece; else
+    ``UnusableArtefact``."""
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > min(LARGEST_HEADER, os.fstat(file.fileno()).st_size):
@@ -82,7 +83,7 @@ def verified_facts(path: str | os.PathLike[str], identity: Any) -> Any:
     metadata = tensors_header(Path(path))[1]
     if metadata.get("format") != FORMAT:
         raise UnusableArtefact(f"it has format {metadata.get('format')}, this version reads {FORMAT}")
-    if metadata.get("identity") != text_of(identity):
+    if metadata.get("identity") not in [text_of(one) for one in identities]:
         raise UnusableArtefact(f"it is of something else: {metadata.get('identity')}")
     try:
         return json.loads(metadata["facts"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,7 +14,13 @@ from noshadow.tensors import as_floats
 from noshadow.trace.losses import AllLosses
 from noshadow.trace.memory import Memory, marks_of, require_same
 
-__all__ = ["losses_for", "require_bound"]
+if TYPE_CHECKING:
+    from noshadow.trace.trace import Trace
+
+__all__ = ["losses_for", "rank_agreement", "require_bound"]
+
+_CHUNK = 65_536  # records at a time
+_FEWEST = 50  # records for a rank correlation that says something
 
 
 def require_bound(memory: Memory, outputs: Tensor | None, layer: LastLayer) -> None:
@@ -41,6 +47,32 @@ def require_bound(memory: Memory, outputs: Tensor | None, layer: LastLayer) -> N
             NoshadowWarning,
             stacklevel=4,
         )
+
+
+def rank_agreement(trace: Trace, layer: LastLayer) -> float | None:
+    """Rank correlation of the records' losses over the run, or at its mean outputs, with their losses at the end.
+
+    Records that were hard for a run are hard for its model, and for another of the same recipe. None of few records, or
+    where all have the same loss.
+    """
+    from scipy import stats  # here: a trace that is being recorded does without
+
+    if layer.n < _FEWEST:
+        return None
+    at_end, of_run = [], []
+    for rows in layer.chunks(_CHUNK):
+        records = layer.records(rows)
+        at_end.append(layer.kind.loss(records.outputs, records.targets).cpu())
+        if trace.losses is not None:
+            of_run.append(trace.losses.mean(rows).cpu())
+        elif trace.mean_outputs is not None:
+            of_run.append(layer.kind.loss(trace.mean_outputs[rows].to(records.outputs), records.targets).cpu())
+    if not of_run:
+        return None
+    first, second = torch.cat(at_end).numpy(), torch.cat(of_run).numpy()
+    if first.min() == first.max() or second.min() == second.max():
+        return None
+    return float(stats.spearmanr(first, second).statistic)
 
 
 def losses_for(value: Any, layer: LastLayer) -> Tensor:

@@ -50,8 +50,8 @@ class Trace:
         ε of a softmax trained on (1 − ε)·e_y + ε/m.
     layer, output : str or int, optional
         Which linear layer, which of several outputs of a torch module, as in ``noshadow.audit``.
-    batch_size : int
-        Of an evaluation pass, where the data have no batches of their own.
+    batch_size : int, optional
+        Records in a forward pass, where the data come in no batches of their own. None: 256, and more of small records.
 
     Examples
     --------
@@ -77,7 +77,7 @@ class Trace:
         label_smoothing: float | None = None,
         layer: str | None = None,
         output: str | int | None = None,
-        batch_size: int = 256,
+        batch_size: int | None = None,
     ) -> None:
         self._objective = Objective(head, loss, label_smoothing=label_smoothing).resolved()
         self._choices: dict[str, Any] = {"layer": layer, "output": output, "batch_size": batch_size}

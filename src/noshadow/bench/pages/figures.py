@@ -8,14 +8,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from noshadow.bench.pages.beside_paper import known_setting
 from noshadow.bench.pages.markdown import ATTACK_NAMES
 from noshadow.bench.pages.section import Figure
-from noshadow.bench.result import CURVE, ENDS, NETWORK, RANKINGS, Result
+from noshadow.bench.result import CURVE, NETWORK, Result, ShownRecord
 from noshadow.drawing.budget import BudgetPanel, budget_curves
 from noshadow.drawing.images import image_rows
 from noshadow.drawing.recall import RecallLine, RecallPanel, recall_curves
 from noshadow.drawing.reliability import ReliabilityPanel, reliability_diagrams
 from noshadow.drawing.scatter import log_scatter
+from noshadow.heads import get_head
 
 __all__ = [
     "BUDGET",
@@ -30,14 +32,24 @@ __all__ = [
     "distinct_shares",
     "has_images",
     "recall_panel",
+    "target_name",
 ]
 
-DRAWN = ("loss", "gradient_norm", "influence", "newton", "leave_one_out", "mean_trace", "exposure")
-"""The scores of the recall curves."""
+DRAWN = (
+    "exposure",
+    "newton",
+    "leave_one_out",
+    "influence",
+    "loss",
+    "gradient_norm",
+    "mean_trace",
+    "trace_iqr",
+)
+"""The scores of the recall curves, those of them that a result has; the one to rank by first."""
 _CURVES = (
-    "Solid: mean over the targets, shaded ± 1 standard deviation; dashed: the first target alone; grey: the attack "
-    "again (dash-dotted) and, where it was measured, a perfect score (solid); dotted: a random order. A recall of 0 "
-    "lies on the lower edge."
+    "Means over the targets; the thick black line is `exposure`, the score to rank by, where it was measured. Shaded: "
+    "± 1 standard deviation of `exposure` and `newton`. Grey: the attack again (dash-dotted) and, where it was "
+    "measured, a perfect score (solid); dotted: a random order."
 )
 
 
@@ -54,7 +66,7 @@ def recall_panel(result: Result, attack: str, title: str, scores: Sequence[str] 
         curve = found.scores[name].curve
         known = [0.0 if value is None else value for value in curve.std]
         std = None if None in curve.std else part(known)
-        lines[name] = RecallLine(part(curve.mean), std, part(curve.first))
+        lines[name] = RecallLine(part(curve.mean), std)
     perfect = None if found.oracle is None else part(found.oracle.curve)
     return RecallPanel(title, shares.tolist(), lines, part(found.ceiling.curve), perfect)
 
@@ -104,22 +116,34 @@ def _budget_panels(results: Sequence[Result]) -> list[BudgetPanel]:
 def _scatter(result: Result, path: Path) -> list[Path]:
     first = result.first_target
     assert first is not None  # drawn only where it is there
-    rate = ("LiRA's success rate", first.lira_success_rate)
-    x, y = (("loss", first.scores["loss"]), ("influence", first.scores["influence"]))
-    return log_scatter(x, y, rate, result.title, path)
+    rate = ("LiRA's success rate, %", 100.0 * first.lira_success_rate)
+    x, y = ((f"{name}, {_unit(result)}", first.scores[name]) for name in ("loss", "influence"))
+    return log_scatter(x, y, rate, (50.0, 100.0), result.title, path)
+
+
+def _unit(result: Result) -> str:
+    """What a loss is measured in, and with it the influence, ∇ℓᵀH⁻¹∇ℓ: the curvature has the same unit."""
+    return "nats" if get_head(result.head).classifies else "squared units of the target"
 
 
 def _images(result: Result, path: Path) -> list[Path]:
     rows = {
-        f"{end} {name}": [
-            (record.image, f"class {record.target:.0f}\n{100 * record.lira_success_rate:.1f} %")
-            for record in result.shown[f"{end} {name}"]
-            if record.image is not None
-        ]
-        for end in ENDS
-        for name in RANKINGS
+        ranking: [(record.image, _caption(result, record)) for record in records if record.image is not None]
+        for ranking, records in sorted(result.shown.items())  # the highest of every ranking, then the lowest
     }
     return image_rows(rows, f"{result.title}: class and LiRA's success rate", path)
+
+
+def _caption(result: Result, record: ShownRecord) -> str:
+    return f"{target_name(result, record.target)}\n{100 * record.lira_success_rate:.1f} %"
+
+
+def target_name(result: Result, target: float) -> str:
+    """What the target is called: the name of its class where the setting has names."""
+    setting = known_setting(result)
+    if setting is not None and setting.classes:
+        return setting.classes[int(target)]
+    return f"class {target:.0f}" if get_head(result.head).classifies else f"{target:.3g}"
 
 
 def has_images(result: Result) -> bool:

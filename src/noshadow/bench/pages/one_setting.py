@@ -15,7 +15,7 @@ from noshadow.bench.pages.beside_paper import (
     reasons,
     sought,
 )
-from noshadow.bench.pages.figures import BUDGET, IMAGES, RECALL, RELIABILITY, SCATTER
+from noshadow.bench.pages.figures import BUDGET, IMAGES, RECALL, RELIABILITY, SCATTER, target_name
 from noshadow.bench.pages.markdown import (
     ATTACK_NAMES,
     PERFECT,
@@ -34,7 +34,7 @@ from noshadow.bench.pages.markdown import (
 )
 from noshadow.bench.pages.section import Section
 from noshadow.bench.paper import TABLE_1, TABLE_4, TABLE_5, Estimate
-from noshadow.bench.result import HEADLINE, METRICS, NETWORK, RatesFound, Result
+from noshadow.bench.result import HEADLINE, METRICS, NETWORK, RatesFound, Result, ShownRecord
 from noshadow.evaluate import Summary
 from noshadow.heads import get_head
 
@@ -360,11 +360,16 @@ def _sentences(result: Result) -> list[str]:
         return []
     rows = []
     for rank, pair in enumerate(zip(left, right, strict=True), 1):
-        cells = [part for r in pair for part in (escaped(r.text or ""), f"{100 * r.lira_success_rate:.1f} %")]
-        rows.append([str(rank), *cells])
-    lines = ["| rank | by `newton` | LiRA | by `influence` | LiRA |", "|--:|---|--:|---|--:|"]
+        rows.append([str(rank), *(part for record in pair for part in _sentence(result, record))])
+    lines = ["| rank | by `newton` | label | LiRA | by `influence` | label | LiRA |", "|--:|---|---|--:|---|---|--:|"]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
-    return ["The sentences of the first target that are most exposed, LiRA's success rate beside.", "", *lines]
+    told = "The sentences of the first target that are most exposed, their label and LiRA's success rate beside."
+    return [told, "", *lines]
+
+
+def _sentence(result: Result, record: ShownRecord) -> list[str]:
+    rate = f"{100 * record.lira_success_rate:.1f} %"
+    return [escaped(record.text or ""), target_name(result, record.target), rate]
 
 
 def _made_with(result: Result) -> list[str]:

@@ -47,4 +47,14 @@ SETTING = Setting(
         ),
         "paper": Scale(shadows=200, targets=16, pool=8_000, backbone="facebook/dinov2-small"),
     },
+    classes=(
+        "basophil",
+        "eosinophil",
+        "erythroblast",
+        "immature granulocyte",
+        "lymphocyte",
+        "monocyte",
+        "neutrophil",
+        "platelet",
+    ),
 )

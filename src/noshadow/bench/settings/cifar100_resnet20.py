@@ -12,7 +12,7 @@ from noshadow.bench.prepare import images
 from noshadow.bench.setting import Pool, Scale, Setting, SettingSource
 from noshadow.shadow.recipe import Recipe
 
-__all__ = ["SETTING", "load", "model"]
+__all__ = ["CLASSES", "SETTING", "load", "model"]
 
 
 def load(source: SettingSource, at_least: int) -> Pool:
@@ -26,6 +26,17 @@ def model(pool: Pool, source: SettingSource, shrink: int = 1) -> Callable[[], nn
     return partial(resnet20, 100, dropout=0.3, shrink=shrink)
 
 
+CLASSES = """
+    apple, aquarium fish, baby, bear, beaver, bed, bee, beetle, bicycle, bottle, bowl, boy, bridge, bus,
+    butterfly, camel, can, castle, caterpillar, cattle, chair, chimpanzee, clock, cloud, cockroach, couch, crab,
+    crocodile, cup, dinosaur, dolphin, elephant, flatfish, forest, fox, girl, hamster, house, kangaroo, keyboard,
+    lamp, lawn mower, leopard, lion, lizard, lobster, man, maple tree, motorcycle, mountain, mouse, mushroom, oak
+    tree, orange, orchid, otter, palm tree, pear, pickup truck, pine tree, plain, plate, poppy, porcupine, possum,
+    rabbit, raccoon, ray, road, rocket, rose, sea, seal, shark, shrew, skunk, skyscraper, snail, snake, spider,
+    squirrel, streetcar, sunflower, sweet pepper, table, tank, telephone, television, tiger, tractor, train,
+    trout, tulip, turtle, wardrobe, whale, willow tree, wolf, woman, worm
+"""
+
 SETTING = Setting(
     name="cifar100-resnet20",
     data="CIFAR-100",
@@ -38,7 +49,7 @@ SETTING = Setting(
     scales={
         "smoke": Scale(shadows=16, targets=2, pool=100, recipe={"epochs": 2, "batch_size": 25}),
         "cpu": Scale(
-            shadows=48,
+            shadows=64,
             targets=6,
             pool=2_000,
             recipe={"epochs": 28, "batch_size": 32, "optimizer": "adam", "learning_rate": 3e-3, "weight_decay": 0.0},
@@ -48,4 +59,5 @@ SETTING = Setting(
         ),
         "paper": Scale(shadows=200, targets=16, pool=50_000),
     },
+    classes=tuple(" ".join(name.split()) for name in CLASSES.split(",")),
 )

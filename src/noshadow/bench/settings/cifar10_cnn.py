@@ -55,4 +55,5 @@ SETTING = Setting(
         ),
     },
     network_influence={"damping": 10.0, "tolerance": 1e-2},
+    classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
 )

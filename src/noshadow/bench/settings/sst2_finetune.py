@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 from torch import nn
 
 from noshadow.bench.backbones import TextClassifier
 from noshadow.bench.prepare import tokens
 from noshadow.bench.setting import Pool, Scale, Setting, SettingSource
+from noshadow.bench.settings.sst2_probe import SETTING as PROBE
 from noshadow.bench.settings.sst2_probe import load
 from noshadow.shadow.recipe import Recipe
 
@@ -18,7 +20,7 @@ __all__ = ["SETTING", "model"]
 
 def model(pool: Pool, source: SettingSource) -> Callable[[], nn.Module]:
     """A linear layer on the mean of the encoder's last states over the tokens."""
-    return partial(TextClassifier, source.text_encoder(), 2)
+    return partial(TextClassifier, source.text_encoder(), 2, vocabulary=np.unique(pool.inputs))
 
 
 SETTING = Setting(
@@ -33,14 +35,15 @@ SETTING = Setting(
     scales={
         "smoke": Scale(shadows=16, targets=2, pool=80, recipe={"epochs": 2}, backbone="minilm-2"),
         "cpu": Scale(
-            shadows=24,
-            targets=4,
-            pool=800,
+            shadows=48,
+            targets=6,
+            pool=1_600,
             recipe={"epochs": 5},
             backbone="minilm-2",
-            note="800 of 67,349 sentences, 5 of 10 epochs; the first two layers of MiniLM (H=384) in place of "
+            note="1,600 of 67,349 sentences, 5 of 10 epochs; the first two layers of MiniLM (H=384) in place of "
             "BERT-tiny (L=2, H=128)",
         ),
         "paper": Scale(shadows=200, targets=16, pool=67_349, backbone="google/bert_uncased_L-2_H-128_A-2"),
     },
+    classes=PROBE.classes,
 )

@@ -46,4 +46,5 @@ SETTING = Setting(
         "paper": Scale(shadows=200, targets=16, pool=67_349, backbone="google-bert/bert-base-uncased"),
     },
     stack=64,
+    classes=("negative", "positive"),
 )

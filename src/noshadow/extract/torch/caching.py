@@ -18,7 +18,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from noshadow.extract.torch.kinds import choose_target
 from noshadow.files import private_folder, write_text
 from noshadow.layer import LastLayer
 from noshadow.memory import GIB
+from noshadow.passes.blocks import Parts
 from noshadow.sources.flat import Flat, tensors_header, tensors_table
 from noshadow.sources.tables import Shards
 from noshadow.sources.tensor_files import Written, verified_facts, write_tensors
@@ -72,36 +73,65 @@ class CachedPass(Pass):
         self._asked = {"layer": layer, "output": output, "cache_dtype": dtype}
         self._identity: dict[str, Any] = {}
         self._per_shard = 1
-        self._width = (0, 0)
+        self.width = (0, 0)
         self._whole: dict[str, Any] | None = (
             None  # the facts of the shard that the next batch belongs to, if it is whole
         )
         self._digest = hashlib.sha256()
         self._parts: dict[str, list[Tensor]] = {}
-        self._first_row = 0
+        self._first_row, self._begun = 0, False
 
     def add(self, raw: Any) -> int:
-        batch = split(raw, self.signature)
-        self.notes |= dict.fromkeys(batch.notes)
-        digest = data_digest(batch)
-        placed = batch.placed(self.device, self.dtype)
         found = None
         if self.head is None:
-            found = self._checked(placed)
-            self._open(*found)
-            self._begin()
-            if self._whole is not None:
-                self._require_same_outputs(found[1].cpu())
+            found = self.open(raw)
         elif self.batches % self._per_shard == 0:
             self._begin()
-        self._digest.update(digest)
-        if self._whole is None:
-            x, z = found or self._checked(placed)
-            self._collect(x.cpu(), z.cpu(), batch)
-        self.rows, self.batches = self.rows + batch.count, self.batches + 1
+        count = self.fill(raw, found)
         if self.batches % self._per_shard == 0:
             self._end()
+        return count
+
+    def open(self, raw: Any) -> tuple[Tensor, Tensor]:
+        """Find the head in the first batch, and make or continue the folder; features and outputs of the batch."""
+        found = self._checked(split(raw, self.signature).placed(self.device, self.dtype))
+        self._open(*found)
+        self._begin()
+        if self._whole is not None:
+            self._require_same_outputs(found[1].cpu())
+        return found
+
+    def fill(self, raw: Any, found: tuple[Tensor, Tensor] | None = None) -> int:
+        """Add a batch to the shard that was begun: its digest and, if the shard is not whole, what the head gives."""
+        batch = split(raw, self.signature)
+        self.notes |= dict.fromkeys(batch.notes)
+        self._digest.update(data_digest(batch))
+        if self._whole is None:
+            x, z = found or self._checked(batch.placed(self.device, self.dtype))
+            self._collect(x.cpu(), z.cpu(), batch)
+        self.rows, self.batches = self.rows + batch.count, self.batches + 1
         return batch.count
+
+    def begin_elsewhere(self, rows: int, batches: int, whole: dict[str, Any] | None) -> None:
+        """Stand before a shard that the driver keeps: so many rows and batches come before it."""
+        self._digest, self._parts = hashlib.sha256(), {}
+        self.rows, self.batches, self._first_row, self._whole = rows, batches, rows, whole
+
+    def filled(self) -> tuple[dict[str, Tensor], str]:
+        """What the shard that was begun holds, and the digest of its data."""
+        return {name: torch.cat(parts) for name, parts in self._parts.items()}, self._digest.hexdigest()
+
+    def shards(self, batches: int) -> Iterator[tuple[range, dict[str, Any] | None]]:
+        """The batches of each shard of so many, and its facts if it is whole."""
+        for start in range(0, batches, self._per_shard):
+            yield range(start, min(start + self._per_shard, batches)), self._facts_of(start // self._per_shard)
+
+    def take(self, whole: dict[str, Any] | None, rows: int, batches: int, parts: Parts, data: str) -> None:
+        """The next shard, of so many rows and batches, as another process read or made it."""
+        self._whole, self._first_row = whole, self.rows
+        self._parts = {name: [values] for name, values in parts.items()}
+        self.rows, self.batches = self.rows + rows, self.batches + batches
+        self._end(data)
 
     def _require_memory(self, n: int, x: Tensor, z: Tensor) -> None:
         """None is needed: whether there is room is looked at on the disk."""
@@ -110,7 +140,7 @@ class CachedPass(Pass):
         """The folder, made or continued; refused where it is of something else."""
         kind = self.kept_dtype or x.dtype
         per_row = x.shape[1] * kind.itemsize + z.shape[1] * z.element_size()
-        self._width = x.shape[1], z.shape[1]
+        self.width = x.shape[1], z.shape[1]
         self._per_shard = max(1, _SHARD_BYTES // max(1, per_row * len(x)))
         self._identity = {
             "noshadow": "cache",
@@ -172,33 +202,31 @@ class CachedPass(Pass):
     def _path(self, shard: int) -> Path:
         return self.folder / f"shard-{shard:05d}.safetensors"
 
-    @property
-    def _shard(self) -> int:
-        """The one that the next batch belongs to."""
-        return self.batches // self._per_shard
-
     def _begin(self) -> None:
-        self._digest, self._parts, self._first_row = hashlib.sha256(), {}, self.rows
+        self._digest, self._parts, self._first_row, self._begun = hashlib.sha256(), {}, self.rows, True
+        self._whole = self._facts_of(self.batches // self._per_shard)
+
+    def _facts_of(self, shard: int) -> dict[str, Any] | None:
+        """Those of a shard that is whole; one that is damaged is made again."""
         try:
-            self._whole = verified_facts(self._path(self._shard), {**self._identity, "shard": self._shard})
-        except FileNotFoundError:
-            self._whole = None
+            facts: dict[str, Any] = verified_facts(self._path(shard), {**self._identity, "shard": shard})
         except (UnusableArtefact, OSError):
-            self._whole = None  # damaged: it is made again
+            return None
+        return facts
 
     def _collect(self, x: Tensor, z: Tensor, batch: Batch) -> None:
-        if (x.shape[1], z.shape[1]) != self._width:
+        if (x.shape[1], z.shape[1]) != self.width:
             raise InputError(
-                f"model: it gives {z.shape[1]} outputs for {self._where(batch)}, and {self._width[1]} before"
+                f"model: it gives {z.shape[1]} outputs for {self._where(batch)}, and {self.width[1]} before"
             )
         parts = {"features": x.to(self.kept_dtype or x.dtype), "outputs": z}
         parts |= {f"{_TARGET}{name}": values.cpu() for name, values in batch.candidates.items()}
         for name, values in parts.items():
             self._parts.setdefault(name, []).append(values.clone())
 
-    def _end(self) -> None:
+    def _end(self, data: str | None = None) -> None:
         """Keep the shard that the last batch has filled; one that was whole must be of the same data."""
-        shard, data = (self.batches - 1) // self._per_shard, self._digest.hexdigest()
+        shard, data, self._begun = (self.batches - 1) // self._per_shard, data or self._digest.hexdigest(), False
         rows = self.rows - self._first_row
         if self._whole is not None:
             if (self._whole["data"], self._whole["rows"]) != (data, rows):
@@ -234,7 +262,7 @@ class CachedPass(Pass):
 
     def collected(self) -> tuple[Tensor, Tensor, str | None]:
         """Outputs, of which only the shape is there, and targets of all records."""
-        if self.head is not None and self.batches % self._per_shard:
+        if self._begun:
             self._end()
         self._require_all_rows()
         last = (self.batches - 1) // self._per_shard
@@ -247,7 +275,7 @@ class CachedPass(Pass):
         self._table = Shards(tuple(flat))
         targets = [name for name in self._table.columns if name.startswith(_TARGET)]
         found = {name.removeprefix(_TARGET): self._table.read(slice(0, self.rows), [name])[name] for name in targets}
-        z = torch.zeros(()).expand(self.rows, self._width[1])  # the outputs stay on disk
+        z = torch.zeros(()).expand(self.rows, self.width[1])  # the outputs stay on disk
         target, note = choose_target(found, z, self.signature)
         self._chosen = next(_TARGET + name for name, values in found.items() if values is target)
         return z, target, note

@@ -16,7 +16,7 @@ from noshadow.extract.torch.kinds import choose_head, choose_target
 from noshadow.extract.torch.layers import coefficients, is_linear, is_linear_in
 from noshadow.extract.torch.loaders import read, told
 from noshadow.extract.torch.matching import Match, best_match, find_head, named_outputs, settled
-from noshadow.extract.torch.watching import evaluating, require_readable, running_eagerly, unwrapped, watch
+from noshadow.extract.torch.watching import reading, require_readable, unwrapped, watch
 from noshadow.layer import LastLayer
 from noshadow.memory import require_free_memory
 from noshadow.objective import Objective, ridge_of_weight_decay
@@ -37,7 +37,7 @@ def extract_torch(
     weight_decay λ, on a mean loss, becomes Λ = nλ and the like (``ridge_of_weight_decay``); ridge gives Λ itself.
     Of the options, ``layer`` and ``output`` choose among several heads; ``fits`` is told the size of the head after the
     first batch, where it is known; with ``cache`` what the layer sees and gives is kept in a folder, from which an
-    interrupted pass goes on (``noshadow.extract.torch.caching``).
+    interrupted pass goes on (``noshadow.extract.torch.caching``), made by tasks of Ray with that ``engine``.
     """
     network = unwrapped(model)
     require_readable(network)
@@ -50,20 +50,19 @@ def extract_torch(
             options.fits(Size(n, columns, outputs, objective.head))
 
     chosen = (network, signature, source.total, options.layer, options.output, size_known)
-    if options.cache is None:
-        seen = Pass(*chosen)
-    else:
+    seen, cached = Pass(*chosen), None
+    if options.cache is not None:
         from noshadow.extract.torch.caching import CachedPass  # files are not for a pass in memory
 
-        seen = CachedPass(*chosen, folder=options.cache, dtype=options.cache_dtype)
-    with (
-        evaluating(network),
-        running_eagerly(),
-        torch.no_grad(),
-        progress_bar("Extracting", source.total, options.progress) as advance,
-    ):
-        for batch in source.batches:
-            advance(seen.add(batch))
+        seen = cached = CachedPass(*chosen, folder=options.cache, dtype=options.cache_dtype)
+    with reading(network), progress_bar("Extracting", source.total, options.progress) as advance:
+        if cached is not None and options.engine == "ray":
+            from noshadow.extract.torch.elsewhere import add_shards
+
+            add_shards(cached, source, options.address, advance)
+        else:
+            for batch in source.batches:
+                advance(seen.add(batch))
     return seen.extracted(objective, type(network).__name__, source.notes)
 
 

@@ -29,19 +29,58 @@ from noshadow.errors import InputError
 from noshadow.extract.torch.batches import LABEL_KEYS, Signature
 from noshadow.tensors import as_tensor, is_pandas
 
-__all__ = ["Source", "read", "stacked", "told", "undisturbed"]
+__all__ = ["Batched", "Source", "read", "stacked", "told", "undisturbed"]
 
 _LOOKED_AT = 8
 """Records that are read twice to see whether they come out the same; a coin toss in each is missed once in 256."""
 
 
 @dataclass(frozen=True)
+class Batched:
+    """A data set cut into batches of one size, any of which can be read, here or in another process."""
+
+    data: Any
+    size: int
+    collate: Callable[[Any], Any]
+
+    def __len__(self) -> int:
+        return -(-len(self.data) // self.size)
+
+    def rows(self, start: int, stop: int) -> slice:
+        """The records of some consecutive batches."""
+        return slice(start * self.size, min(stop * self.size, len(self.data)))
+
+    def __call__(self, start: int, stop: int) -> Iterator[Any]:
+        """Some consecutive batches."""
+        rows = self.rows(start, stop)
+        if self._is_sliced:  # the same batches as row by row, without the rows
+            tensors = self.data.tensors
+            places = range(rows.start, rows.stop, self.size)
+            return (tuple(t[first : min(first + self.size, rows.stop)] for t in tensors) for first in places)
+        loader: DataLoader[Any] = DataLoader(
+            self.data,
+            batch_size=self.size,
+            sampler=range(rows.start, rows.stop),
+            collate_fn=self.collate,
+            generator=torch.Generator(),
+        )
+        return _readable(loader, start)
+
+    @property
+    def _is_sliced(self) -> bool:
+        plain = isinstance(self.collate, functools.partial) and self.collate.func is stacked
+        return type(self.data) is TensorDataset and plain
+
+
+@dataclass(frozen=True)
 class Source:
-    """Batches, the number of records where it is known, and what to know of them."""
+    """Batches, the number of records where it is known, what to know of them, and the batches one by one where the
+    data can be asked for any of them."""
 
     batches: Iterable[Any]
     total: int | None
     notes: tuple[str, ...] = ()
+    shared: Batched | None = None
 
 
 def read(data: Any, batch_size: int, signature: Signature) -> Source:
@@ -150,10 +189,9 @@ def _converted(records: Sequence[Any], convert: Callable[[Any], Any], stack: Cal
 
 
 def _of_dataset(data: Any, size: int, collate: Callable[[Any], Any], like: DataLoader[Any] | None = None) -> Source:
-    total = len(data)
+    total, shared = len(data), Batched(data, size, collate)
     if type(data) is TensorDataset and isinstance(collate, functools.partial) and collate.func is stacked:
-        tensors = data.tensors  # slices of them: the same batches as row by row, without the rows
-        return Source((tuple(t[start : start + size] for t in tensors) for start in range(0, total, size)), total)
+        return Source(shared(0, len(shared)), total, shared=shared)
     workers: dict[str, Any] = {}
     if like is not None and like.num_workers:
         workers = {
@@ -164,27 +202,27 @@ def _of_dataset(data: Any, size: int, collate: Callable[[Any], Any], like: DataL
     ordered: DataLoader[Any] = DataLoader(
         data, batch_size=size, shuffle=False, collate_fn=collate, generator=torch.Generator(), **workers
     )
-    return _told(ordered, total, _randomness(data, total, collate))
+    return Source(_readable(ordered), total, _randomness(data, total, collate), shared)
 
 
-def _told(loader: DataLoader[Any], total: int | None, notes: tuple[str, ...] = ()) -> Source:
-    """Batches whose reading errors are told in a sentence."""
+def _told(loader: DataLoader[Any], total: int | None) -> Source:
+    return Source(_readable(loader), total)
 
-    def batches() -> Iterator[Any]:
-        iterator, k = iter(loader), 0
-        while True:
-            try:
-                batch = next(iterator)
-            except StopIteration:
-                return
-            except InputError:
-                raise
-            except Exception as error:
-                raise _unreadable(f"batch {k}", error) from error
-            yield batch
-            k += 1
 
-    return Source(batches(), total, notes)
+def _readable(loader: DataLoader[Any], k: int = 0) -> Iterator[Any]:
+    """Batches, counted from k, whose reading errors are told in a sentence."""
+    iterator = iter(loader)
+    while True:
+        try:
+            batch = next(iterator)
+        except StopIteration:
+            return
+        except InputError:
+            raise
+        except Exception as error:
+            raise _unreadable(f"batch {k}", error) from error
+        yield batch
+        k += 1
 
 
 def _require_every_record_once(loader: DataLoader[Any]) -> None:

@@ -6,8 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from noshadow.errors import InputError
 from noshadow.extract.torch.batches import Signature, split
@@ -19,6 +21,8 @@ from noshadow.extract.torch.watching import evaluating, require_readable, runnin
 from noshadow.objective import Objective
 
 __all__ = ["Evaluated", "evaluate_torch"]
+
+_RECORDS, _MOST_RECORDS, _NUMBERS = 256, 2048, 2**18
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,20 +50,21 @@ def evaluate_torch(
     *,
     layer: str | None = None,
     output: str | int | None = None,
-    batch_size: int = 256,
+    batch_size: int | None = None,
 ) -> Evaluated:
     """One forward pass in evaluation mode, without gradients and without autocast.
 
     The data are read and the layer is found as an audit does it, in the first batch; the others are forward passes and
     nothing else. Modes, random states and gradients are afterwards what they were before. Autocast around a
-    training loop is off here: outputs are in the model's own precision, as an audit sees them.
+    training loop is off here: outputs are in the model's own precision, as an audit sees them. ``batch_size``: where
+    the data come in no batches of their own; None: 256, and more of small records in memory.
     """
     network = unwrapped(model)
     require_readable(network)
     require_layer(network, layer)
     signature = Signature.of(network)
     with undisturbed(), evaluating(network), running_eagerly(), torch.no_grad():
-        source = read(data, batch_size, signature)
+        source = read(data, batch_size or _records_a_batch(data), signature)
         seen = _OutputsPass(network, signature, source.total, layer, output)
         with torch.autocast(seen.device.type, enabled=False):
             for batch in source.batches:
@@ -68,6 +73,14 @@ def evaluate_torch(
         head, _ = choose_head(network, outputs, targets, seen.activation, objective)
     notes = (*source.notes, *seen.notes, *([note] if note else []))
     return Evaluated(outputs, targets, head, seen.layer, notes)
+
+
+def _records_a_batch(data: Any) -> int:
+    """As many small records as make up a batch of few large ones: then a pass is its arithmetic, not its calls."""
+    inputs = data.tensors[0] if type(data) is TensorDataset else data[0] if isinstance(data, tuple) else None
+    if not isinstance(inputs, (Tensor, np.ndarray)) or inputs.ndim < 2:
+        return _RECORDS
+    return min(max(_RECORDS, _NUMBERS // max(1, math.prod(inputs.shape[1:]))), _MOST_RECORDS)
 
 
 class _OutputsPass(Pass):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from noshadow.errors import InputError
 
-__all__ = ["Call", "evaluating", "require_readable", "running_eagerly", "unwrapped", "watch"]
+__all__ = ["Call", "evaluating", "reading", "require_readable", "running_eagerly", "unwrapped", "watch"]
 
 _KEPT_BYTES = 2**30
 """What the record of a batch may hold. The largest tensors go first: a head's are small, a transformer's are not."""
@@ -87,6 +87,13 @@ def running_eagerly() -> Iterator[None]:
     with ExitStack() as stack:
         if "torch._dynamo" in sys.modules and hasattr(torch.compiler, "set_stance"):  # else nothing is compiled
             stack.enter_context(torch.compiler.set_stance("force_eager"))
+        yield
+
+
+@contextmanager
+def reading(model: nn.Module) -> Iterator[None]:
+    """How a model is run to be read: in eval mode, as it was written, without gradients."""
+    with evaluating(model), running_eagerly(), torch.no_grad():
         yield
 
 

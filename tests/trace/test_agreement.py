@@ -1,0 +1,60 @@
+"""A trace that is not of the layer's records is told of, one that is of them is not."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn.datasets import load_breast_cancer, load_wine
+
+import noshadow
+from noshadow import LastLayer, Trace
+from noshadow.trace.binding import rank_agreement
+
+
+@pytest.fixture(scope="module", params=["wine", "cancer"])
+def trained(request):
+    """A small network on real data: its layer, and its outputs after each epoch."""
+    x, y = {"wine": load_wine, "cancer": load_breast_cancer}[request.param](return_X_y=True)
+    x = torch.tensor((x - x.mean(0)) / x.std(0), dtype=torch.float32)
+    y = torch.tensor(y)
+    torch.manual_seed(0)
+    body, head = torch.nn.Sequential(torch.nn.Linear(x.shape[1], 16), torch.nn.ReLU()), torch.nn.Linear(16, 3)
+    optimizer = torch.optim.Adam([*body.parameters(), *head.parameters()], 1e-2)
+    outputs = []
+    for _ in range(30):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(head(body(x)), y).backward()
+        optimizer.step()
+        with torch.no_grad():
+            outputs.append(head(body(x)))
+    with torch.no_grad():
+        return LastLayer(body(x), outputs[-1], y), torch.stack(outputs), y
+
+
+def said(layer, trace):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        noshadow.score(layer, trace=trace, progress=False)
+    return [str(one.message) for one in caught if "not ahead in the final outputs" in str(one.message)]
+
+
+def test_its_own_trace_is_not_remarked_on(trained):
+    layer, outputs, y = trained
+    losses = torch.stack([torch.nn.functional.cross_entropy(z, y, reduction="none") for z in outputs])
+    assert not said(layer, Trace.from_outputs(outputs))
+    assert not said(layer, losses)
+    found = rank_agreement(Trace.from_losses(losses), layer)
+    assert found == pytest.approx(stats.spearmanr(losses.mean(0), losses[-1]).statistic, abs=2e-3)  # ranks of float32
+
+
+def test_a_trace_in_another_order_is_named(trained):
+    layer, outputs, y = trained
+    order = np.random.default_rng(1).permutation(len(y))
+    losses = torch.stack([torch.nn.functional.cross_entropy(z, y, reduction="none") for z in outputs])
+    for trace in (Trace.from_outputs(outputs[:, order]), losses[:, order]):
+        (message,) = said(layer, trace)
+        assert "in another order" in message

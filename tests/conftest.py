@@ -22,6 +22,8 @@ from sklearn.datasets import load_digits
 from tests import offline
 from tests.report import browser
 
+pytest_plugins = ["tests.own_process"]
+
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")  # a test that fails must fail again
 

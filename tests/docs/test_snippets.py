@@ -32,7 +32,12 @@ TARGETS = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-@pytest.mark.parametrize("name", PAGES)
+ON_RAY = [name for name, page in PAGES.items() if any('"ray"' in snippet.code for snippet in page.snippets)]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.own_process if name in ON_RAY else ()) for name in PAGES]
+)
 def test_the_snippets_of_a_page_run(name, tmp_path, monkeypatch):
     with patch.dict(SCORES), patch.dict(DOORS):  # a page may add to them; others must not see it
         run_page(PAGES[name], tmp_path, monkeypatch)

@@ -17,6 +17,8 @@ from noshadow.passes.ray_tasks import RayTasks
 from noshadow.scoring import score_with_diagnostics
 from tests.sources.test_layers_on_disk import arrays, cut, write
 
+pytestmark = pytest.mark.own_process
+
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():

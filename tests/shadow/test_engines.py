@@ -54,12 +54,14 @@ def test_two_processes_give_the_same_bits_though_one_is_killed(tmp_path, undistu
     assert np.array_equal(result.outputs, undisturbed.outputs)
 
 
+@pytest.mark.own_process
 def test_ray_gives_the_same_bits_though_a_worker_is_killed(tmp_path, undisturbed):
     result = study(tmp_path / "store", partial(dies_once, folder=tmp_path)).run("ray")
     assert (tmp_path / "died").exists()
     assert np.array_equal(result.outputs, undisturbed.outputs)
 
 
+@pytest.mark.own_process
 def test_ray_on_a_cluster_that_exists(tmp_path):
     import ray
     from ray.cluster_utils import Cluster

@@ -17,6 +17,8 @@ from noshadow import InputError, audit
 from noshadow.extract.torch import caching
 from noshadow.passes.ray_tasks import RayTasks
 
+pytestmark = pytest.mark.own_process
+
 N, SHARDS = 103, 6  # shards of two batches of ten, the last of three records
 
 

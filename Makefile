@@ -16,7 +16,7 @@ demo: $(STAMP)
 	$(BIN)/noshadow demo
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses logical --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

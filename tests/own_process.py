@@ -21,7 +21,6 @@ import pytest
 OUTCOMES = "NOSHADOW_TESTS_OUTCOMES"  # names the file in which the second pytest writes down what became of each test
 TRIES = 2
 LONGEST = 900  # seconds
-remarks: list[str] = []
 
 
 class InOwnProcess(pytest.Item):
@@ -33,7 +32,8 @@ class InOwnProcess(pytest.Item):
 
     def runtest(self):
         if not self.others.outcomes:
-            self.others.run(self.config.rootpath)
+            for remark in self.others.run(self.config.rootpath):
+                self.warn(pytest.PytestWarning(remark))
         found = self.others.outcomes[self.nodeid]
         if found:
             raise FailedElsewhere("\n".join(found))
@@ -42,7 +42,7 @@ class InOwnProcess(pytest.Item):
         return str(excinfo.value)
 
     def reportinfo(self):
-        return self.path, None, self.nodeid
+        return self.path, 0, self.nodeid
 
 
 class FailedElsewhere(AssertionError):
@@ -56,20 +56,24 @@ class Others:
         self.names: list[str] = []
         self.outcomes: dict[str, list[str]] = {}
 
-    def run(self, folder: Path) -> None:
-        left, tries = list(self.names), Counter[str]()
+    def run(self, folder: Path) -> list[str]:
+        """Fill ``outcomes``; what is to be told of processes that ended."""
+        left, tries, remarks = list(self.names), Counter[str](), []
         while left:
             ended, printed = second_pytest(folder, left)
             self.outcomes |= ended
             left = [name for name in left if name not in ended]
             if not left:
-                return
+                break
             tries[left[0]] += 1  # tests run in their order: it ended in the middle of the first that is left
             if tries[left[0]] < TRIES:
-                remarks.append(f"the process of {left[0]} ended in the middle of it:\n{last_words(printed)}")
+                remarks.append(
+                    f"run once more: the process of {left[0]} ended in the middle of it:\n{last_words(printed)}"
+                )
             else:
                 wrong = f"its process ended {TRIES} times in the middle of it:\n{last_words(printed)}"
                 self.outcomes[left.pop(0)] = [wrong]
+        return remarks
 
 
 def second_pytest(folder: Path, names: list[str]) -> tuple[dict[str, list[str]], str]:
@@ -132,8 +136,3 @@ def pytest_runtest_logreport(report):
         said = {"test": report.nodeid, "when": report.when, "outcome": report.outcome, "text": report.longreprtext}
         with open(os.environ[OUTCOMES], "a", encoding="utf-8") as log:
             log.write(json.dumps(said) + "\n")
-
-
-def pytest_terminal_summary(terminalreporter):
-    for remark in remarks:
-        terminalreporter.write_line(f"run once more: {remark}")

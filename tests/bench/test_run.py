@@ -86,7 +86,7 @@ def test_a_setting_runs_and_is_measured_whole(place, name):
         if setting.network_influence is not None:
             expected |= {"network_influence"}
         if trained:
-            expected |= {"exposure, rerun", "exposure, checkpoints"}
+            expected |= {"exposure, rerun", "exposure, both runs", "exposure, checkpoints"}
         assert set(attack["scores"]) == expected
         ceilings = (
             [attack["ceiling"], attack["oracle"]] if attack is not result["attacks"]["shokri"] else [attack["ceiling"]]

@@ -254,7 +254,7 @@ def _calibrating(setting: Setting, models: TrainedModels, number: int) -> dict[s
 
 
 def _other_traces(models: TrainedModels, number: int) -> dict[str, Trace]:
-    """What else could be remembered of the run: the run of another seed, and the mean of the checkpoints."""
+    """What else could be remembered: the run of another seed, both runs as one, and the mean of the checkpoints."""
     arrays = models.targets.store.read(models.targets.keys[number])
     inside = arrays["membership"]
     found = {}
@@ -262,6 +262,9 @@ def _other_traces(models: TrainedModels, number: int) -> dict[str, Trace]:
         again = models.reruns.store.read(models.reruns.keys[number])
         if "epoch_losses" in again:
             found["rerun"] = Trace.from_losses(again["epoch_losses"][:, inside], again["mean_outputs"][inside])
+            losses = np.concatenate([run["epoch_losses"][:, inside] for run in (arrays, again)])  # as many of each
+            means = [run["mean_outputs"][inside].astype(np.float64) for run in (arrays, again)]
+            found["both runs"] = Trace.from_losses(losses, np.mean(means, axis=0))
     if "checkpoint_outputs" in arrays:
         found["checkpoints"] = Trace.from_outputs(arrays["checkpoint_outputs"][:, inside])
     return found

@@ -18,6 +18,11 @@ def seconds(value: float) -> str:
     return f"{value:.2f} s" if value < 10 else f"{value:.0f} s" if value < 120 else f"{value / 60:.1f} min"
 
 
+def taken(row: Row) -> str:
+    """Seconds by the clock; those of the cores where they were counted, which other work hardly changes."""
+    return f"{seconds(row['core_seconds'])} of a core" if "core_seconds" in row else seconds(row["seconds"])
+
+
 def scale_section(results: Row) -> list[str]:
     lines = [
         "## Large heads",
@@ -41,18 +46,33 @@ def scale_section(results: Row) -> list[str]:
             said = again["said"] if again else None
             some = "" if found["records"] == head["n"] else f" on {found['records']}"
             top = "not known" if found["top_1_percent_kept"] is None else f"{found['top_1_percent_kept']:.0%}"
-            refined = (
-                f"{again['top_1_percent_kept']:.0%} | {said['refined']} | {seconds(again['seconds'])}"
-                if said
-                else "| |"
-            )
+            refined = f"{again['top_1_percent_kept']:.0%} | {said['refined']} | {taken(again)}" if said else "| |"
             lines.append(
                 f"| {title} | {head['columns']} × {head['outputs']} | {head['n']:,} | {row['exact']['by']} "
-                f"| {head['auto']} | {method} | {seconds(timed['seconds'])} | {found['spearman']:.4f}{some} "
+                f"| {head['auto']} | {method} | {taken(timed)} | {found['spearman']:.4f}{some} "
                 f"| {found['median_error']:.1%} | {found['error_95']:.1%} "
                 f"| {top} | {refined} |"
             )
-    return [*lines, *(["", results["note"]] if "note" in results else []), *_peers(results), *_text(results)]
+    note = ["", results["note"]] if "note" in results else []
+    return [*lines, *note, *_tops(results), *_peers(results), *_text(results)]
+
+
+def _tops(results: Row) -> list[str]:
+    """How it is known which records are the exact top 1 %, where not all have converged scores."""
+    lines: list[str] = []
+    for name, title in TITLES.items():
+        top = results.get(name, {}).get("exact", {}).get("top")
+        if top is None:
+            continue
+        solved = results[name]["exact"]["records"]
+        known = "which establishes them" if top["established"] else "**which does not establish them**"
+        lines += [
+            "",
+            f"The exact top 1 % of *{title}* are {top['size']} records, the lowest of them at {top['edge']:.3g}: "
+            f"{solved:,} records have converged scores, of the other {top['excluded_by_bound']:,} a bound says that "
+            f"they are lower ({top['of_them_without_a_step']:,} without a step of conjugate gradients), {known}.",
+        ]
+    return lines
 
 
 def _peers(results: Row) -> list[str]:
@@ -108,12 +128,12 @@ def _text(results: Row) -> list[str]:
     said = row["audit"]["accuracy"]
     text = (
         f"**TF-IDF, {row['n']:,} texts × {row['columns']:,} columns**, a logistic regression: "
-        f"{seconds(row['audit']['seconds'])} with the check of its error, {row['peak_gib']:.1f} GiB at the most. "
+        f"{taken(row['audit'])} with the check of its error, {row['peak_gib']:.1f} GiB at the most. "
         f"Median error {said['median_error']:.1%}, Spearman {said['spearman']:.3f} on {said['sampled']} records."
     )
     if "refined" in row:
         again = row["refined"]
-        text += f" With `refine=0.01`: {seconds(again['seconds'])}, {again['accuracy']['refined']} scored exactly."
+        text += f" With `refine=0.01`: {taken(again)}, {again['accuracy']['refined']} scored exactly."
     return ["", text]
 
 

@@ -8,7 +8,8 @@ The preconditioner is the library's Kronecker basis, which decides how many step
 
 What a record cannot have is known long before: with b the right-hand side, r what is left of it after some steps and u
 the solution so far, b = Hu + r, bᵀH⁻¹b = bᵀu + uᵀr + rᵀH⁻¹r ≤ bᵀu + uᵀr + ‖r‖²/Λ, because no eigenvalue of H is below
-the ridge Λ, with the record or without it. A record whose bound falls below the scores of the top is not of the top.
+the ridge Λ, with the record or without it. A record whose bound falls below the scores of the top is not of the top;
+for most records of a network that fits them that is so before the first step, by ‖x̃‖²‖g‖²/Λ, where u = 0.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any, TextIO
 
 import numpy as np
 import torch
@@ -46,12 +48,12 @@ class ExactAnswers:
         x = head.features.float()
         self._x = torch.cat([x, torch.ones(len(x), 1)], 1)
         self._p = torch.softmax(head.outputs.double(), 1).float()
-        self._ridge, self._targets = head.ridge, head.targets
+        self._ridge, self._targets, self._outputs = head.ridge, head.targets, head.outputs
         self._large = self._x.shape[1] * self._p.shape[1] > 10**6  # a step takes a good part of a minute
         self._vectors, self._frame, self._values = basis[0], basis[1], basis[2].clamp(min=1e-30)
         self._blocks = blocks
         self._path, self.tolerance, self._most_steps = path, tolerance, most_steps
-        self.known: dict[str, dict[int, dict[str, float]]] = {kind: {} for kind in (*KINDS, _BOUND)}
+        self.known: dict[str, dict[int, dict[str, Any]]] = {kind: {} for kind in (*KINDS, _BOUND)}
         if path.exists():
             for line in path.read_text().splitlines():
                 one = json.loads(line)
@@ -72,6 +74,8 @@ class ExactAnswers:
         rows = [int(row) for row in rows]
         open_ = [row for row in rows if row not in self.known["newton"]]
         open_ = [row for row in open_ if not self.known[_BOUND].get(row, {"score": np.inf})["score"] < edge]
+        if self._ridge:
+            open_ = self._far_below(open_, edge)
         for some in torch.split(torch.tensor(open_, dtype=torch.int64), batch):
             if len(some):
                 self._add("newton", some, edge if self._ridge else None)
@@ -82,6 +86,23 @@ class ExactAnswers:
             else:
                 bounds[k] = self.known[_BOUND][row]["score"]
         return bounds, scores
+
+    def _far_below(self, rows: Sequence[int], edge: float) -> list[int]:
+        """The records that their bound without a step does not exclude, the bounds of the others kept."""
+        chosen = torch.tensor(rows, dtype=torch.int64)
+        pull = torch.softmax(self._outputs[chosen].double(), 1)  # of 1 − 10⁻⁸ single precision leaves nothing
+        pull[torch.arange(len(chosen)), self._targets[chosen]] -= 1.0
+        right = self._x[chosen].double().square().sum(1) * pull.square().sum(1)
+        bounds = (1.0 + _ROUNDING) * right / self._ridge
+        below = bounds < edge
+        with open(self._path, "a") as file:
+            for row, bound in zip(chosen[below].tolist(), bounds[below].tolist(), strict=True):
+                self._keep(file, {"kind": _BOUND, "row": row, "score": bound, "residual": 1.0, "steps": 0})
+        return chosen[~below].tolist()
+
+    def _keep(self, file: TextIO, one: dict[str, Any]) -> None:
+        file.write(json.dumps(one) + "\n")
+        self.known[one["kind"]][one["row"]] = one
 
     def effort(self, kind: str) -> dict[str, float]:
         """Of all that are known: the largest relative residual and the mean number of steps."""
@@ -107,9 +128,7 @@ class ExactAnswers:
             ):
                 out = left > self.tolerance and edge is not None and bound < edge
                 one = {"kind": _BOUND if out else kind, "row": row, "score": bound if out else score}
-                one |= {"residual": left, "steps": taken}
-                file.write(json.dumps(one) + "\n")
-                self.known[one["kind"]][row] = one
+                self._keep(file, {**one, "residual": left, "steps": taken})
 
     def _times(self, v: Tensor, own: tuple[Tensor, Tensor] | None) -> Tensor:
         """H V for V (R, P, m), less the own record's term."""

@@ -22,7 +22,20 @@ START, END = "<!-- graph:start -->", "<!-- graph:end -->"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("_version", "errors", "import_paths", "origin", "progress", "schemas", "sparse", "triangles"),
-    ("noshadow", "bands", "evaluate", "files", "gate", "heads", "losses", "memory", "optimizers", "packed", "tensors"),
+    (
+        "noshadow",
+        "bands",
+        "evaluate",
+        "files",
+        "gate",
+        "heads",
+        "losses",
+        "memory",
+        "optimizers",
+        "packed",
+        "ray_cluster",
+        "tensors",
+    ),
     ("weights",),
     ("artefact", "npz", "records", "report", "tables"),
     ("findings", "sources"),

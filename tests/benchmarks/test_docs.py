@@ -41,3 +41,16 @@ def test_the_benchmarks_page_is_the_one_that_the_results_write(docs):
     text = docs.PAGE.read_text(encoding="utf-8")
     for section in docs.SECTIONS.values():
         assert "\n".join(section()) in text
+
+
+def test_what_establishes_the_exact_top_is_said_and_core_seconds_where_they_are_known(docs):
+    results = docs.read("scale")
+    top = {"size": 50, "edge": 0.25, "excluded_by_bound": 4658, "of_them_without_a_step": 4000, "established": True}
+    results["network"]["exact"] = {"by": "conjugate gradients", "records": 342, "top": top}
+    results["network"]["blocks"] = {"seconds": 90.0, "core_seconds": 30.0}
+    page = "\n".join(docs.scale_section(results))
+    assert "342 records have converged scores, of the other 4,658 a bound says that they are lower (4,000" in page
+    assert "| blocks | 30 s of a core |" in page
+    assert "does not establish" not in page
+    top["established"] = False
+    assert "**which does not establish them**" in "\n".join(docs.scale_section(results))

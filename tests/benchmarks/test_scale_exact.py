@@ -41,6 +41,13 @@ def test_bounds_hold_and_the_top_is_that_of_the_exact_hessian(parts, tmp_path):
     assert found["excluded_by_bound"] > 100
     bounds = {row: one["score"] for row, one in exact.known["newton bound"].items()}
     assert all(bound >= truth[row] for row, bound in bounds.items())
+    unsolved = [row for row, one in exact.known["newton bound"].items() if one["steps"] == 0]
+    assert found["of_them_without_a_step"] == len(unsolved) > 10
+    features = np.hstack([head.features.double().numpy(), np.ones((300, 1))])
+    gradients = torch.softmax(head.outputs.double(), 1).numpy() - np.eye(5)[head.targets]
+    for row in unsolved:  # ‖x̃gᵀ‖²/Λ, and a thousandth for rounding
+        size = np.linalg.norm(np.outer(features[row], gradients[row])) ** 2 / 1.5
+        assert bounds[row] == pytest.approx(1.001 * size, rel=1e-5)
     assert set(np.argsort(-np.nan_to_num(values))[:3]) == set(np.argsort(-truth)[:3])
     again = scale_exact.ExactAnswers(head, basis, tmp_path / "exact.jsonl")  # what was found is kept
     assert again.known == exact.known

@@ -7,8 +7,6 @@ taken where it was made; a task whose worker is lost is done again elsewhere.
 from __future__ import annotations
 
 import hashlib
-import logging
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -18,14 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from noshadow.errors import InputError, missing_extra
-from noshadow.import_paths import import_path
+from noshadow.errors import InputError
 from noshadow.layer import LastLayer
 from noshadow.passes.blocks import Job, Parts
+from noshadow.ray_cluster import RETRIES_OF_LOST_WORKERS, RayCluster, first_line
 
-__all__ = ["RETRIES_OF_LOST_WORKERS", "RayTasks", "Sent"]
+__all__ = ["RayTasks", "Sent"]
 
-RETRIES_OF_LOST_WORKERS = 3
 Sent = tuple[dict[str, tuple[str, tuple[int, ...], NDArray[np.uint8]]], str]
 """Type, shape and bytes of each tensor, and a digest of all: NumPy has no name for some types of torch."""
 
@@ -40,30 +37,10 @@ class RayTasks:
     """
 
     def __init__(self, address: str | None = None, workers: int | None = None) -> None:
-        try:
-            import ray
-        except ImportError as error:
-            raise missing_extra("ray", "ray") from error
-        self._ray: Any = ray
-        self._started_here = not ray.is_initialized()
-        if self._started_here and address is None:
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would ask where it runs, and tell its makers
-            ray.init(
-                address="local",
-                num_cpus=workers,
-                include_dashboard=False,
-                logging_level=logging.ERROR,
-                log_to_driver=False,
-                runtime_env={"env_vars": {"PYTHONPATH": import_path()}},
-            )
-        elif self._started_here:
-            try:
-                ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
-            except Exception as error:  # Ray has several
-                raise InputError(f"address: no Ray cluster answers at {address} ({_short(error)})") from error
-        self._perform = ray.remote(num_cpus=1, max_retries=RETRIES_OF_LOST_WORKERS)(_perform)
-        cores = int(self._ray.cluster_resources().get("CPU", 1))
-        self._ahead = 2 * max(1, cores)  # a worker finds its next task waiting
+        self._cluster = RayCluster(address, workers)
+        self._ray = self._cluster.ray
+        self._perform = self._cluster.task(_perform, cores=1)
+        self._ahead = 2 * self._cluster.cores  # a worker finds its next task waiting
 
     def __call__(self, layer: LastLayer, job: Job, blocks: Sequence[slice]) -> Iterator[Parts]:
         if not blocks:
@@ -80,7 +57,7 @@ class RayTasks:
             raise
         except Exception as error:  # whatever the value's own code raises on being pickled
             raise InputError(
-                f"{what} cannot be sent to other processes ({_short(error.__cause__ or error)}); {remedy}"
+                f"{what} cannot be sent to other processes ({first_line(error.__cause__ or error)}); {remedy}"
             ) from None
 
     def each(self, job: Callable[..., Parts], items: Iterable[Any], *shared: Any) -> Iterator[Parts]:
@@ -98,8 +75,7 @@ class RayTasks:
                 self._ray.cancel(left, force=True)
 
     def close(self) -> None:
-        if self._started_here:
-            self._ray.shutdown()
+        self._cluster.close()
 
     def _received(self, reference: Any) -> Parts:
         try:
@@ -109,14 +85,14 @@ class RayTasks:
                 raise InputError(*error.cause.args) from None
             if _unread(error):
                 raise InputError(
-                    f"engine: a worker cannot read what it was sent ({_short(error.cause or error)}); the modules that "
-                    "the model and the data come from must be there on every machine of the cluster"
+                    f"engine: a worker cannot read what it was sent ({first_line(error.cause or error)}); the modules "
+                    "that the model and the data come from must be there on every machine of the cluster"
                 ) from error
             raise
         except self._ray.exceptions.RayError as error:
             raise InputError(
-                f"engine: Ray lost a block {RETRIES_OF_LOST_WORKERS + 1} times ({_short(error)}); if workers ran out "
-                "of memory, pass a smaller memory=. What is in store= or cache= is whole, and run again it goes on"
+                f"engine: Ray lost a block {RETRIES_OF_LOST_WORKERS + 1} times ({first_line(error)}); if workers ran "
+                "out of memory, pass a smaller memory=. What is in store= or cache= is whole, and run again it goes on"
             ) from error
         if _digest(arrays) != digest:
             raise InputError("engine: what a worker sent does not have its checksum; run again")
@@ -157,8 +133,3 @@ def _digest(arrays: dict[str, tuple[str, tuple[int, ...], NDArray[np.uint8]]]) -
 def _unread(error: BaseException) -> bool:
     """Whether a task failed before it began, on what it was given."""
     return "At least one of the input arguments for this task could not be computed" in str(error)
-
-
-def _short(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {(lines or ['no message'])[0][:200]}"

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-import os
 from typing import Any
 
-from noshadow.errors import missing_extra
-from noshadow.import_paths import import_path
+from noshadow.ray_cluster import RayCluster
 from noshadow.shadow.work import Outcome, Task, Train, perform
 
-__all__ = ["RETRIES_OF_LOST_WORKERS", "RayEngine"]
-
-RETRIES_OF_LOST_WORKERS = 3
+__all__ = ["RayEngine"]
 
 
 class RayEngine:
@@ -25,30 +20,13 @@ class RayEngine:
     """
 
     def __init__(self, train: Train, workers: int | None, threads: int, address: str | None = None) -> None:
-        try:
-            import ray
-        except ImportError as error:
-            raise missing_extra("ray", "ray") from error
-        self._ray: Any = ray
+        self._cluster = RayCluster(address, None if workers is None else workers * threads)
+        self._ray = self._cluster.ray
         self._threads = threads
-        self._started_here = not ray.is_initialized()
-        if self._started_here and address is None:
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would ask where it runs, and tell its makers
-            ray.init(
-                address="local",
-                num_cpus=None if workers is None else workers * threads,
-                include_dashboard=False,
-                logging_level=logging.ERROR,
-                log_to_driver=False,
-                runtime_env={"env_vars": {"PYTHONPATH": import_path()}},
-            )
-        elif self._started_here:
-            ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
-        self._train = ray.put(train)
-        self._perform = ray.remote(num_cpus=threads, max_retries=RETRIES_OF_LOST_WORKERS)(perform)
-        cores = int(self._ray.cluster_resources().get("CPU", 1))
+        self._train = self._ray.put(train)
+        self._perform = self._cluster.task(perform, cores=threads)
         # Twice what runs at a time, so that a worker finds its next task waiting.
-        self.slots = workers or max(1, 2 * cores // threads)
+        self.slots = workers or max(1, 2 * self._cluster.cores // threads)
         self._running: dict[Any, Task] = {}
 
     def submit(self, task: Task) -> None:
@@ -62,8 +40,7 @@ class RayEngine:
         for reference in self._running:
             self._ray.cancel(reference, force=True)
         self._running.clear()
-        if self._started_here:
-            self._ray.shutdown()
+        self._cluster.close()
 
     def _outcome(self, reference: Any) -> Outcome:
         task = self._running.pop(reference)

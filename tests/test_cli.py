@@ -153,6 +153,22 @@ def test_score_takes_held_out_records_and_a_rerun(tmp_path):
     assert "--rerun-held-out: with held-out records" in refused.stderr
 
 
+@pytest.mark.parametrize("option", ["--held-out", "--rerun"])
+def test_score_says_which_of_its_files_is_wrong(archive, tmp_path, option):
+    arrays = dict(np.load(archive))
+    np.savez(tmp_path / "less.npz", outputs=arrays["outputs"], targets=arrays["targets"])
+    np.savez(tmp_path / "nan.npz", **{**arrays, "features": np.full_like(arrays["features"], np.nan)})
+    np.savez(tmp_path / "more.npz", **{**arrays, "outputs": arrays["outputs"] + 0.1, "weights": np.ones(60)})
+    wanted = {"less": f"{option}: {tmp_path / 'less.npz'} has no array 'features'"}
+    wanted["nan"] = f"{option}: of {tmp_path / 'nan.npz'}, features: "
+    for name, text in wanted.items():
+        result = run("score", archive, option, tmp_path / f"{name}.npz")
+        assert result.returncode == 3
+        assert text in " ".join(result.stderr.split())
+    result = run("score", archive, option, tmp_path / "more.npz")
+    assert f"{option}: what it calls weights is not read" in " ".join((result.stdout + result.stderr).split())
+
+
 def test_failures_say_what_and_exit_with_three(archive, tmp_path):
     arrays = dict(np.load(archive))
     cases = {(archive, "--head", "squared"): "targets in FILE: 1 value per record, but outputs has 4 columns"}

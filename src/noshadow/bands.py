@@ -22,6 +22,12 @@ class Band:
 
     name     what reports call it
     meaning  what an attacker who is this often right can do, in a sentence
+
+    Examples
+    --------
+    >>> from noshadow.bands import BANDS
+    >>> [(band.name, band.low) for band in BANDS]
+    [('near guessing', 0.5), ('noticeable', 0.6), ('high', 0.75), ('near certain', 0.9)]
     """
 
     name: str
@@ -77,7 +83,14 @@ def band_index(accuracy: Any, flagged: Any) -> NDArray[np.int64]:
 
 
 def band_names(accuracy: Any, flagged: Any) -> list[str]:
-    """The band of each record by name; the arguments are those of ``band_index``."""
+    """The band of each record by name; the arguments are those of ``band_index``.
+
+    Examples
+    --------
+    >>> from noshadow.bands import band_names
+    >>> band_names([0.5, 0.8, float("nan")], [False, False, False])
+    ['near guessing', 'high', 'not rated']
+    """
     names = [*(band.name for band in BANDS), NOT_RATED]
     return [names[index] for index in band_index(accuracy, flagged)]
 

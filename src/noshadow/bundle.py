@@ -96,13 +96,35 @@ class Bundle:
         Returns
         -------
         Bundle
+
+        Examples
+        --------
+        >>> import noshadow, tempfile
+        >>> layer = noshadow.LastLayer([[0.0], [1.0], [2.0]], [0.1, 1.0, 1.9], [0.0, 1.2, 1.8], head="squared")
+        >>> path = f"{tempfile.mkdtemp()}/layer.safetensors"
+        >>> layer.save(path, ids=["a", "b", "c"], trace=[[0.5, 0.4, 0.3], [0.1, 0.2, 0.1]])
+        >>> bundle = noshadow.Bundle.load(path)
+        >>> bundle.ids.tolist(), bundle.trace.epochs
+        (['a', 'b', 'c'], 2)
         """
         saved = read_saved(path)
         layer = LastLayer.open(saved.records, **saved.facts, progress=progress)
         return _Reader(saved, layer).bundle() if saved.about else cls(layer)
 
     def beside(self, **given: Any) -> dict[str, Any]:
-        """What goes with the layer, by argument of ``noshadow.audit``; what is given as well is refused."""
+        """What goes with the layer, by argument of ``noshadow.audit``; what is given as well is refused.
+
+        Examples
+        --------
+        >>> import noshadow
+        >>> layer = noshadow.LastLayer([[0.0], [1.0]], [0.1, 1.0], [0.0, 1.2], head="squared")
+        >>> noshadow.Bundle(layer, ids=["a", "b"]).beside(groups=["north", "south"])["groups"]
+        ['north', 'south']
+        >>> noshadow.Bundle(layer, ids=["a", "b"]).beside(ids=["c", "d"])
+        Traceback (most recent call last):
+            ...
+        noshadow.errors.InputError: ids: the saved layer holds it already; leave it out
+        """
         held = {name: getattr(self, name) for name in ("ids", "groups", "trace", "held_out", "rerun", "class_names")}
         for name, value in given.items():
             if value is not None and held[name] is not None:

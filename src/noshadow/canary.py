@@ -55,6 +55,16 @@ class Canaries:
     shift : ndarray (k,)
         How far the attack's statistic is predicted to move, in its units, when the canary is added beside those before
         it: positive the way members move.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import noshadow
+    >>> x = np.random.default_rng(0).normal(size=(60, 2))
+    >>> layer = noshadow.LastLayer(x, 2 * x[:, 0], (x[:, 0] > 0).astype(int), head="logistic", ridge=1.0)
+    >>> found = noshadow.canaries(layer, 3)
+    >>> found.rows.tolist(), found.targets.tolist(), found.shift.round(2).tolist()
+    ([6, 54, 37], [1, 1, 0], [1.21, 1.05, 0.82])
     """
 
     rows: npt.NDArray[np.intp]

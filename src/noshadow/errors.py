@@ -12,7 +12,17 @@ _first_row: ContextVar[int] = ContextVar("the number of the first row", default=
 
 
 class InputError(ValueError):
-    """Something that was passed in cannot be used: ``argument: what is wrong with it, where, and what to do``."""
+    """Something that was passed in cannot be used: ``argument: what is wrong with it, where, and what to do``.
+
+    Examples
+    --------
+    >>> import noshadow
+    >>> try:
+    ...     noshadow.LastLayer([[1.0], [float("nan")]], [0.0, 1.0], [0, 1], head="logistic")
+    ... except noshadow.InputError as error:
+    ...     print(error.argument, "|", error)
+    features | features: NaN or infinite in row 1 (counted from 0); drop or impute those records before ...
+    """
 
     @property
     def argument(self) -> str:
@@ -21,15 +31,45 @@ class InputError(ValueError):
 
 
 class FileError(InputError):
-    """A file or folder was named rightly but cannot be used: damaged, too large, not to be had, not writable."""
+    """A file or folder was named rightly but cannot be used: damaged, too large, not to be had, not writable.
+
+    Examples
+    --------
+    >>> import noshadow
+    >>> noshadow.LastLayer.load("nowhere.safetensors")
+    Traceback (most recent call last):
+        ...
+    noshadow.errors.FileError: path: nowhere.safetensors cannot be read (No such file or directory)
+    """
 
 
 class MissingExtra(ImportError):
-    """An optional dependency is not installed; the message holds the command that installs it."""
+    """An optional dependency is not installed; the message holds the command that installs it.
+
+    Examples
+    --------
+    >>> from noshadow.errors import missing_extra
+    >>> raise missing_extra("ray", "ray")
+    Traceback (most recent call last):
+        ...
+    noshadow.errors.MissingExtra: ray is not installed; install it with: pip install 'noshadow[ray]'
+    """
 
 
 class NoshadowWarning(UserWarning):
-    """The answer is valid but needs care; the message says why and what to do."""
+    """The answer is valid but needs care; the message says why and what to do.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import noshadow
+    >>> from noshadow import attacks
+    >>> with warnings.catch_warnings(record=True) as heard:
+    ...     warnings.simplefilter("always", noshadow.NoshadowWarning)
+    ...     signal = attacks.signal([[0.2, 0.9]], [0, 1], "logistic")
+    >>> print(heard[0].message)
+    outputs: these look like probabilities (all within [0, 1]); noshadow needs logits. Pass the outputs of the last ...
+    """
 
 
 def missing_extra(package: str, extra: str) -> MissingExtra:

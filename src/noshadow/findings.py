@@ -72,6 +72,17 @@ class Audit:
         -------
         pandas.DataFrame
             Rows of ``table``, flagged records first.
+
+        Examples
+        --------
+        >>> import noshadow
+        >>> x = [[0.0], [1.0], [2.0], [3.0], [10.0]]
+        >>> layer = noshadow.LastLayer(x, [0.0, 1.0, 2.0, 3.0, 10.0], [0.2, 0.9, 1.9, 3.1, 9.9], head="squared")
+        >>> audit = noshadow.audit(layer, ids=["ann", "bob", "eve", "joe", "sue"])
+        >>> audit.ranking
+        'exposure'
+        >>> audit.top(2)["id"].tolist()
+        ['sue', 'ann']
         """
         n = len(self.table)
         if isinstance(share, (bool, np.bool_)) or not 0 < share <= max(n, 1):
@@ -94,6 +105,14 @@ class Audit:
         -------
         Path
             The file.
+
+        Examples
+        --------
+        >>> import noshadow, os, tempfile
+        >>> layer = noshadow.LastLayer([[0.0], [1.0], [2.0]], [0.1, 1.0, 1.9], [0.0, 1.2, 1.8], head="squared")
+        >>> path = noshadow.audit(layer).save(f"{tempfile.mkdtemp()}/audit.csv")
+        >>> sorted(os.listdir(path.parent))
+        ['audit.csv', 'audit.csv.json']
         """
         return save_table(self.table, {**self.metadata, "notes": list(self.notes), "schema": SCHEMA}, path)
 
@@ -138,6 +157,15 @@ class Audit:
         -------
         dict of float
             What is not known of this audit is left out: without predicted rates there are no bands, say.
+
+        Examples
+        --------
+        >>> import noshadow
+        >>> x = [[0.0], [1.0], [2.0], [3.0], [10.0]]
+        >>> layer = noshadow.LastLayer(x, [0.0, 1.0, 2.0, 3.0, 10.0], [0.2, 0.9, 1.9, 3.1, 9.9], head="squared")
+        >>> summary = noshadow.audit(layer).summary()
+        >>> summary["records"], round(summary["exposure_max"], 3)
+        (5.0, 0.294)
         """
         facts = self.metadata
         found: dict[str, Any] = {name: facts.get(name) for name in ("records", "features", "outputs", "flagged")}

@@ -99,6 +99,15 @@ class Policy:
         ------
         InputError
             A file that cannot be read or is no TOML, keys that are not known, values that are no policy.
+
+        Examples
+        --------
+        >>> import pathlib, tempfile
+        >>> from noshadow.gate import Policy
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "policy.toml")
+        >>> _ = path.write_text("fail_above = 0.8")
+        >>> Policy.read(path)
+        Policy(fail_above=0.8, max_records=0)
         """
         try:
             content = Path(path).read_bytes()[: _LARGEST + 1]
@@ -136,6 +145,17 @@ class Policy:
         InputError
             Without predicted rates: nothing is then known of how often an attack succeeds. Also where so many records
             are without one that they decide.
+
+        Examples
+        --------
+        >>> import noshadow
+        >>> from noshadow.gate import Policy
+        >>> from sklearn.datasets import load_diabetes
+        >>> from sklearn.linear_model import LinearRegression
+        >>> x, y = load_diabetes(return_X_y=True)
+        >>> audit = noshadow.audit(LinearRegression().fit(x, y), (x, y))
+        >>> print(Policy(fail_above=0.6).judge(audit).sentence)
+        15 of 442 records have a predicted success rate above 0.6 or are fully exposed; the policy allows 0: not met.
         """
         if "attack_accuracy" not in audit.table:
             raise InputError(f"policy: this audit has no predicted rates to hold against it; {_HOW_TO_GET_RATES}")
@@ -159,7 +179,14 @@ class Policy:
         return Verdict(met, over, self, sentence, rough, allowed)
 
     def allowed(self, n: int) -> int:
-        """How many of n records may be over the rate, or flagged."""
+        """How many of n records may be over the rate, or flagged.
+
+        Examples
+        --------
+        >>> from noshadow.gate import Policy
+        >>> Policy(max_records=10).allowed(1000)
+        10
+        """
         limits = [(key.metadata["allows"], getattr(self, key.name)) for key in fields(self)]
         return min(int(allows(value, n)) for allows, value in limits if allows is not None)
 
@@ -174,6 +201,17 @@ class Verdict:
     sentence  the same for a reader
     rough     what a reader is to know of rates that nothing calibrated; empty where they are
     allowed   how many may be over the rate, or flagged
+
+    Examples
+    --------
+    >>> import noshadow
+    >>> from noshadow.gate import Policy
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.linear_model import LinearRegression
+    >>> x, y = load_diabetes(return_X_y=True)
+    >>> verdict = Policy(fail_above=0.9).judge(noshadow.audit(LinearRegression().fit(x, y), (x, y)))
+    >>> verdict.met, verdict.over, verdict.allowed
+    (True, 0, 0)
     """
 
     met: bool

@@ -233,6 +233,15 @@ class LastLayer(LayerRecords):
         ------
         InputError
             What does not belong to this layer; a path that cannot be written.
+
+        Examples
+        --------
+        >>> import noshadow, tempfile
+        >>> layer = noshadow.LastLayer([[0.0], [1.0], [2.0]], [0.1, 1.0, 1.9], [0.0, 1.2, 1.8], head="squared")
+        >>> path = f"{tempfile.mkdtemp()}/layer.safetensors"
+        >>> layer.save(path, ids=["a", "b", "c"])
+        >>> noshadow.audit(noshadow.Bundle.load(path)).table["id"].tolist()
+        ['a', 'b', 'c']
         """
         beside = {"ids": ids, "trace": trace, "groups": groups, "held_out": held_out, "rerun": rerun}
         _bundles().save_layer(self, path, **beside, class_names=class_names)
@@ -253,6 +262,15 @@ class LastLayer(LayerRecords):
         Returns
         -------
         LastLayer
+
+        Examples
+        --------
+        >>> import noshadow, tempfile
+        >>> path = f"{tempfile.mkdtemp()}/layer.safetensors"
+        >>> layer = noshadow.LastLayer([[0.0], [1.0]], [0.1, 1.0], [0.0, 1.2], head="squared", ridge=0.5)
+        >>> layer.save(path)
+        >>> noshadow.LastLayer.load(path)
+        LastLayer(n=2, p=1, m=1, head='squared', ridge=0.5, bias=True, penalize_bias=True)
         """
         found: LastLayer = _bundles().Bundle.load(path, progress=progress).layer
         return found

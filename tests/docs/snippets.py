@@ -6,6 +6,8 @@ A page is read like this:
 
 * ``python`` blocks are run in their order, in one namespace and one folder per page. ``<!-- snippets: NAME -->`` on the
   page runs ``setups/NAME.py`` first: what the page takes for granted (a trained model, arrays).
+* a block whose first line is a comment with the name of a file, ``# train.py``, is saved under that name, as the page
+  asks; a script is run where the page says ``python train.py``, and has to be.
 * ``sh`` blocks are run line by line in the same folder; a line may end in ``# exit 1``. What trains for long, installs
   or downloads is not run but parsed: commands of noshadow by their own parser, ``make`` targets and extras looked up.
 * a ``text`` block after ``<!-- output -->`` is what the block before it printed, with … for what may differ; after
@@ -30,6 +32,7 @@ WRITTEN = {"reference/commands.md"}  # when the site is built, from the commands
 
 _BLOCK = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<code>.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 _SETUP = re.compile(r"<!-- snippets: (\w+) -->")
+_NAMED = re.compile(r"# (\w+\.(?:py|toml))\n")
 _OUTPUT = re.compile(r"<!-- output(, about)? -->\s*\Z")
 
 
@@ -43,6 +46,12 @@ class Snippet:
     line: int
     prints: str | None = None
     about: bool = False
+
+    @property
+    def file(self) -> str | None:
+        """The name that the reader is to save it under; None: it is typed."""
+        named = _NAMED.match(self.code)
+        return named[1] if named else None
 
 
 @dataclass(frozen=True)

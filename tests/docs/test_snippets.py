@@ -7,6 +7,7 @@ import io
 import json
 import re
 import shlex
+import subprocess
 import sys
 import tomllib
 import types
@@ -51,6 +52,10 @@ def run_page(page: Page, folder, monkeypatch) -> None:
     if page.setup is not None:
         path = SETUPS / f"{page.setup}.py"
         exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), module.__dict__)
+    scripts = {snippet.file for snippet in page.snippets if snippet.language == "python"} - {None}
+    lines = [line for snippet in page.snippets if snippet.language == "sh" for line in commands(snippet.code)]
+    for script in scripts:
+        assert any(line.startswith(f"python {script}") for line in lines), f"{page.name}: nobody runs {script}"
     for snippet in page.snippets:
         where = f"{page.name}, line {snippet.line}"
         printed = run_snippet(snippet, where, module)
@@ -63,6 +68,10 @@ def run_page(page: Page, folder, monkeypatch) -> None:
 
 def run_snippet(snippet: Snippet, where: str, module: types.ModuleType) -> str:
     """What a block prints."""
+    if snippet.file is not None:
+        Path(snippet.file).write_text(snippet.code, encoding="utf-8")
+        if snippet.language == "python":
+            return ""
     if snippet.language == "python":
         heard = io.StringIO()
         code = compile("\n" * (snippet.line - 1) + snippet.code, where, "exec")
@@ -99,6 +108,10 @@ def run_lines(workflow) -> list[str]:
 def run_line(line: str, where: str) -> str:
     """Run a command of noshadow and hold it to its exit code; look at any other."""
     words = shlex.split(line, comments=True)
+    if words[0] == "python" and Path(words[1]).is_file():  # the page has had it saved
+        ended = subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, f"{where}: {line}\n{ended.stderr}"
+        return ended.stdout
     if words[0] != "noshadow" or (line.startswith(LONG) and "--list" not in words):
         check_line(line, where)
         return ""
@@ -154,6 +167,8 @@ def parse(words: list[str], where: str) -> None:
         ("```sh\npip install 'noshadow[nothing]'\n```\n", "no such extra"),
         ("```sh\npip install '.[nothing]'\n```\n", "no such extra"),
         ("```sh\nrm -rf x\n```\n", "nobody knows"),
+        ("```python\n# one.py\nassert 1 == 2, 42\n```\n", "nobody runs one.py"),
+        ("```python\n# one.py\nassert 1 == 2, 42\n```\n\n```sh\npython one.py\n```\n", "42"),
         ("```ruby\n1\n```\n", "nobody runs"),
         ("```yaml\nsteps: [{run: noshadow score --nothing}]\n```\n", "nothing"),
     ],

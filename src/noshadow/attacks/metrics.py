@@ -31,6 +31,15 @@ class RocCurve:
         Fractions of non-members and of members with a score ≥ the threshold.
     thresholds : ndarray (P,)
         Descending, the first is +∞.
+
+    Examples
+    --------
+    >>> from noshadow import attacks
+    >>> curve = attacks.roc([0.9, 0.7, 0.7, 0.1], [True, False, True, False])
+    >>> curve.fpr.tolist(), curve.tpr.tolist(), curve.thresholds.tolist()
+    ([0.0, 0.0, 0.5, 1.0], [0.0, 0.5, 1.0, 1.0], [inf, 0.9, 0.7, 0.1])
+    >>> curve.auc, curve.hull_auc, curve.tpr_at_fpr(0.0)
+    (0.875, 0.875, 0.5)
     """
 
     fpr: Floats

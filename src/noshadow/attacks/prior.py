@@ -75,6 +75,22 @@ class Posterior:
         σ of φ over models with the record and without.
     exponent : float
         γ of the prior c·p^γ.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from noshadow import attacks
+    >>> rng = np.random.default_rng(0)
+    >>> shift = rng.exponential(size=500)
+    >>> membership = rng.random((8, 500)) < 0.5
+    >>> signal = rng.normal(size=(8, 500)) + shift * membership
+    >>> found = attacks.with_prior(signal, membership, predicted=shift * np.exp(0.5 * rng.normal(size=500)))
+    >>> found
+    Posterior(records=500, mean success rate 0.6906, mean weight 0.25)
+    >>> found.table.iloc[:2].round(1)
+       shift  spread  success_rate  prior  measured  weight
+    0    0.9     0.3           0.7    0.7       2.0     0.1
+    1    0.8     0.3           0.7    0.8       0.9     0.1
     """
 
     shift: Floats

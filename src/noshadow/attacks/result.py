@@ -81,6 +81,27 @@ class AttackResult:
     Notes
     -----
     The ROC curve and what follows from it pool all K·N (model, record) pairs.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from noshadow import attacks
+    >>> rng = np.random.default_rng(0)
+    >>> membership = rng.random((64, 100)) < 0.5
+    >>> signal = rng.normal(size=(64, 100)) + np.linspace(0, 3, 100) * membership
+    >>> found = attacks.lira(signal, membership)
+    >>> found
+    AttackResult('lira online, variance per_sample', models=64, records=100, mean success rate 0.7522)
+    >>> round(found.auc, 2), round(found.balanced_accuracy, 2), round(found.tpr_at_fpr(0.01), 2)
+    (0.85, 0.75, 0.28)
+    >>> round(found.epsilon_lower_bound(), 1)
+    0.9
+    >>> found.table.iloc[[0, -1]].round(2)
+        success_rate  separation  separation_error  models_in
+    0           0.59       -0.56              0.26         30
+    99          0.87        2.51              0.33         31
+    >>> bool((found.tiebreak == found.separation).all())  # members move up
+    True
     """
 
     attack: str
@@ -98,7 +119,17 @@ class AttackResult:
         return roc(self.scores, self.membership)
 
     def roc(self) -> RocCurve:
-        """The ROC curve over all (model, record) pairs."""
+        """The ROC curve over all (model, record) pairs.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from noshadow import attacks
+        >>> membership = np.arange(32).reshape(8, 4) % 3 > 0
+        >>> found = attacks.threshold(2.0 * membership[..., None], membership, [1, 1, 1, 1], "logistic")
+        >>> found.roc().tpr.tolist()
+        [0.0, 1.0, 1.0]
+        """
         return self._curve
 
     @property
@@ -170,7 +201,19 @@ class AttackResult:
         return frame
 
     def summary(self) -> dict[str, float]:
-        """The attack in a few numbers."""
+        """The attack in a few numbers.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from noshadow import attacks
+        >>> rng = np.random.default_rng(0)
+        >>> membership = rng.random((64, 100)) < 0.5
+        >>> signal = rng.normal(size=(64, 100)) + np.linspace(0, 3, 100) * membership
+        >>> {name: round(value, 2) for name, value in attacks.lira(signal, membership).summary().items()}
+        {'success_rate': 0.75, 'balanced_accuracy': 0.75, 'auc': 0.85, 'tpr_at_1_percent_fpr': 0.28,
+         'tpr_at_0.1_percent_fpr': 0.05, 'tpr_at_0.01_percent_fpr': 0.02, 'epsilon_lower_bound': 0.91}
+        """
         return {
             "success_rate": float(self.success_rate.mean()),
             "balanced_accuracy": self.balanced_accuracy,

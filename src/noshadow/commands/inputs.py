@@ -30,11 +30,17 @@ class LayerArrays:
 
 
 def read_arrays(
-    file: Path, head: str | None, ridge: float | None, bias: bool = True, penalize_bias: bool = True
+    file: Path,
+    head: str | None,
+    ridge: float | None,
+    bias: bool = True,
+    penalize_bias: bool = True,
+    argument: str = "file",
 ) -> LayerArrays:
     """The arrays of an .npz, or the columns of a .parquet, of a .safetensors or of a folder of .npy files.
 
-    An .npz may say head and ridge too; what is given here comes first. The others stay on disk.
+    An .npz may say head and ridge too; what is given here comes first. The others stay on disk. ``argument`` is what
+    messages call the file.
     """
     from noshadow.layer import LastLayer
     from noshadow.npz import read_npz
@@ -43,13 +49,13 @@ def read_arrays(
     if (file.is_dir() and file.suffix != ".npz") or file.suffix in (".parquet", ".safetensors"):
         layer = LastLayer.open(file, head or "softmax", 0.0 if ridge is None else ridge, **kept)
         names = _BESIDE if file.is_file() and file.suffix == ".parquet" else ()
-        _tell_of_others(_names_on_disk(file), (*REQUIRED, "sample_weight", *names))
-        beside = _columns(file, names) if names else {}
+        _tell_of_others(_names_on_disk(file), (*REQUIRED, "sample_weight", *names), argument)
+        beside = _columns(file, names, argument) if names else {}
         return LayerArrays(layer, beside.get("ids"), beside.get("group"))
-    arrays = read_npz(file, REQUIRED, OPTIONAL)
+    arrays = read_npz(file, REQUIRED, OPTIONAL, argument)
     with zipfile.ZipFile(file) as archive:
         held = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
-    _tell_of_others(held, REQUIRED + OPTIONAL)
+    _tell_of_others(held, REQUIRED + OPTIONAL, argument)
     weights: dict[str, Any] = {name: arrays.get(name) for name in _WEIGHTS}
     layer = LastLayer(
         arrays["features"],
@@ -67,12 +73,12 @@ def read_arrays(
     return LayerArrays(layer, arrays.get("ids"), arrays.get("group"), arrays.get("trace"))
 
 
-def _tell_of_others(held: Iterable[str], known: Sequence[str]) -> None:
+def _tell_of_others(held: Iterable[str], known: Sequence[str], argument: str) -> None:
     """A note on arrays that are not read: names under another word than ours would be left out in silence."""
     others = [name for name in dict.fromkeys(held) if name not in known]
     if others:
         more = f" and {len(others) - 5} more" if len(others) > 5 else ""
-        text = f"file: what it calls {', '.join(others[:5])}{more} is not read; arrays may be {', '.join(known)}"
+        text = f"{argument}: what it calls {', '.join(others[:5])}{more} is not read; arrays may be {', '.join(known)}"
         warnings.warn(text, NoshadowWarning, stacklevel=3)
 
 
@@ -104,7 +110,7 @@ def read_trace(file: Path) -> Any:
     return read_npy(file, "trace") if file.suffix == ".npy" else Trace.load(file)
 
 
-def _columns(file: Path, names: tuple[str, ...]) -> dict[str, Any]:
+def _columns(file: Path, names: tuple[str, ...], argument: str) -> dict[str, Any]:
     """Those columns of a Parquet file that are there."""
     import pyarrow.parquet as pq
 
@@ -114,7 +120,7 @@ def _columns(file: Path, names: tuple[str, ...]) -> dict[str, Any]:
             held = [name for name in names if name in parquet.schema_arrow.names]
             table = parquet.read(columns=held)
     except Exception as error:  # pyarrow has its own
-        raise FileError(f"file: {file} cannot be read ({' '.join(str(error).split())[:200]})") from None
+        raise FileError(f"{argument}: {file} cannot be read ({' '.join(str(error).split())[:200]})") from None
     return {name: table.column(name).to_pandas() for name in held}
 
 

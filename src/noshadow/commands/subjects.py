@@ -111,16 +111,20 @@ def other_layers(asked: Asked, head: str, others: bool = False) -> dict[str, Any
 
 
 def _layer(path: Path, argument: str, head: str) -> Any:
+    """The layer of a file beside the one that is audited; whatever is wrong with it is said of its own option."""
     from noshadow.layer import LastLayer
 
     if not path.exists():
         raise InputError(f"{argument}: {path} does not exist")
     kind = kind_of(path, argument)
-    if kind == "layer":
-        return LastLayer.load(path)
     if kind == "skops":
         raise FileError(f"{argument}: {path} is a model; pass a layer or arrays, as what is audited")
-    return read_arrays(path, head, None).layer
+    try:
+        return LastLayer.load(path) if kind == "layer" else read_arrays(path, head, None, argument=argument).layer
+    except InputError as error:
+        if error.argument == argument:
+            raise
+        raise FileError(f"{argument}: of {path}, {error}") from None
 
 
 def _of_skops(path: Path, asked: Asked) -> Subject:

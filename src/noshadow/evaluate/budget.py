@@ -52,6 +52,27 @@ class Budget:
         The models alone, by the difference of the means with and without the record; NaN for 0 models.
     attack : ndarray
         The models alone, by the attack's own order: success rate, then its tiebreak; NaN for fewer than 4 models.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from noshadow import attacks, evaluate
+    >>> rng = np.random.default_rng(0)
+    >>> shift = rng.exponential(size=400)
+    >>> membership = rng.random((40, 400)) < 0.5
+    >>> signal = rng.normal(size=(40, 400)) + shift * membership
+    >>> predicted = shift * np.exp(0.5 * rng.normal(size=(1, 400)))
+    >>> everyone = np.ones((1, 400), dtype=bool)
+    >>> found = evaluate.budget(attacks.lira, attacks.with_prior, signal, membership, predicted, everyone,
+    ...                         models=(0, 4, 8), top=0.1, keep=0.2)
+    >>> found.models, found.together.shape
+    ((0, 4, 8), (3, 3, 1))
+    >>> found.table.round(1)
+            together  measured  attack
+    models
+    0            0.8       NaN     NaN
+    4            0.8       0.7     0.3
+    8            0.9       0.8     0.6
     """
 
     models: tuple[int, ...]

@@ -42,7 +42,19 @@ Models = npt.NDArray[np.intp]
 
 
 class Measured(Protocol):
-    """What the ceilings need of an attack's result."""
+    """What the ceilings need of an attack's result.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from types import SimpleNamespace
+    >>> from noshadow import evaluate
+    >>> def coin(models):  # an attack that finds nothing: any object with the two arrays will do
+    ...     rng = np.random.default_rng(models)
+    ...     return SimpleNamespace(success_rate=np.full(1000, 0.5), tiebreak=rng.normal(size=1000))
+    >>> round(evaluate.ceiling(coin, 16, splits=50, top=0.1, keep=0.1).mean, 1)
+    0.1
+    """
 
     @property
     def success_rate(self) -> Floats: ...
@@ -51,7 +63,16 @@ class Measured(Protocol):
 
 
 class Prediction(NamedTuple):
-    """A score and the truth that it is held against, both as ``ordering`` gives them, (N,)."""
+    """A score and the truth that it is held against, both as ``ordering`` gives them, (N,).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from noshadow import evaluate
+    >>> made = evaluate.Prediction(score=np.array([3.0, 1.0, 2.0]), truth=np.array([0.9, 0.5, 0.6]))
+    >>> evaluate.recall(made.score, made.truth, top=0.3, keep=0.3)
+    1.0
+    """
 
     score: Floats
     truth: Floats
@@ -134,6 +155,21 @@ def halves(
     -------
     list of pairs of Prediction
         A pair per halving; ``over_predictions`` makes a metric of them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from noshadow import attacks, evaluate
+    >>> rng = np.random.default_rng(0)
+    >>> membership = rng.random((32, 200)) < 0.5
+    >>> signal = rng.normal(size=(32, 200)) + np.linspace(0, 3, 200) * membership
+    >>> run = lambda models: attacks.lira(signal[models], membership[models], variance="fixed")
+    >>> found = evaluate.halves(run, 32, splits=3)
+    >>> len(found), [len(pair) for pair in found], found[0][0].score.shape
+    (3, [2, 2, 2], (200,))
+    >>> again = evaluate.over_predictions(evaluate.spearman, found)  # another metric, without attacking again
+    >>> again.mean > 0.5
+    True
     """
     if n_models < 8:
         raise InputError(f"n_models: {n_models}; two halves of at least 4 models are needed")
@@ -234,6 +270,19 @@ def oracle(
     -------
     list of one-tuples of Prediction
         One per simulated study; ``over_predictions`` makes a metric of them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from noshadow import attacks, evaluate
+    >>> rng = np.random.default_rng(0)
+    >>> membership = rng.random((32, 200)) < 0.5
+    >>> signal = rng.normal(size=(32, 200)) + np.linspace(0, 3, 200) * membership
+    >>> run = lambda signal, membership: attacks.lira(signal, membership, variance="fixed")
+    >>> found = evaluate.oracle(run, signal, membership, draws=2)
+    >>> perfect = evaluate.over_predictions(evaluate.spearman, found)
+    >>> perfect.mean > 0.7
+    True
     """
     x, inside = np.asarray(signal, dtype=np.float64), np.asarray(membership).astype(bool)
     if inside.ndim != 2 or x.shape[:2] != inside.shape or x.ndim > 3 or 0 in x.shape:
@@ -288,6 +337,15 @@ def over_predictions(
     -------
     Summary
         A value per halving or draw.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from noshadow import evaluate
+    >>> truth = np.arange(5.0)
+    >>> halvings = [[evaluate.Prediction(truth, truth)], [evaluate.Prediction(-truth, truth)]]
+    >>> evaluate.over_predictions(evaluate.spearman, halvings).values.round(6).tolist()
+    [1.0, -1.0]
     """
     values = []
     for together in predictions:

@@ -18,6 +18,13 @@ class Reliability:
 
     predicted, measured  (bins,)
     error                mean distance of the two over the bins
+
+    Examples
+    --------
+    >>> from noshadow import evaluate
+    >>> found = evaluate.reliability([0.5, 0.5, 0.9, 0.9], [0.4, 0.6, 0.8, 0.9], bins=2)
+    >>> found.predicted, [round(rate, 2) for rate in found.measured], round(found.error, 3)
+    ((0.5, 0.9), [0.5, 0.85], 0.025)
     """
 
     predicted: tuple[float, ...]

@@ -62,6 +62,13 @@ class Comparison:
         Its bootstrap interval.
     p_value : float
         Two-sided, for "no difference".
+
+    Examples
+    --------
+    >>> from noshadow import evaluate
+    >>> found = evaluate.paired_difference([0.5, 0.7, 0.6, 0.6], [0.4, 0.5, 0.5, 0.4])
+    >>> round(found.difference, 3), found.low > 0, found.p_value < 0.05
+    (0.15, True, True)
     """
 
     difference: float

@@ -30,7 +30,17 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class NetworkInfluence:
-    """The influence of each scored record and how well its system was solved."""
+    """The influence of each scored record and how well its system was solved.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from noshadow import network
+    >>> x, y = torch.randn(20, 3, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 2
+    >>> found = network.network_influence(torch.nn.Linear(3, 2), x, y, rows=[4, 7], progress=False)
+    >>> found.rows.tolist(), found.scores.shape, bool((found.residuals < 0.1).all()), found.hessian_records
+    ([4, 7], (2,), True, 20)
+    """
 
     rows: NDArray[np.int64]
     """The scored records, (k,)."""

@@ -42,7 +42,14 @@ SPLITS = "independent halves"
 
 @dataclass(frozen=True, order=True)
 class ModelKey:
-    """One model of a study: its role and its number within the role."""
+    """One model of a study: its role and its number within the role.
+
+    Examples
+    --------
+    >>> from noshadow import shadow
+    >>> print(shadow.ModelKey("target", 3))
+    target model 3
+    """
 
     role: Role
     number: int
@@ -77,17 +84,39 @@ class Plan:
             raise InputError(f"seed: must not be negative, got {self.seed}")
 
     def members(self, key: ModelKey) -> NDArray[np.int64]:
-        """Sorted rows, ⌊n/2⌋ of them, that the model is trained on; those of its target model for a rerun."""
+        """Sorted rows, ⌊n/2⌋ of them, that the model is trained on; those of its target model for a rerun.
+
+        Examples
+        --------
+        >>> from noshadow import shadow
+        >>> shadow.Plan(n_samples=6).members(shadow.ModelKey("shadow", 0)).tolist()
+        [1, 2, 4]
+        """
         role: Role = "target" if key.role == "rerun" else key.role
         words = np.random.Philox(self._sequence(role, _SPLIT, key.number)).random_raw(self.n_samples)
         return np.sort(np.argsort(words, kind="stable")[: self.n_samples // 2]).astype(np.int64)
 
     def seed_of(self, key: ModelKey) -> int:
-        """The seed handed to ``train``: 32 bits, which every framework takes."""
+        """The seed handed to ``train``: 32 bits, which every framework takes.
+
+        Examples
+        --------
+        >>> from noshadow import shadow
+        >>> plan = shadow.Plan(n_samples=6)
+        >>> plan.seed_of(shadow.ModelKey("target", 0)) == plan.seed_of(shadow.ModelKey("rerun", 0))
+        False
+        """
         return int(self._sequence(key.role, _TRAINING, key.number).generate_state(1, np.uint32)[0])
 
     def mask(self, key: ModelKey) -> NDArray[np.bool_]:
-        """The same as ``members``, as a row of the membership matrix."""
+        """The same as ``members``, as a row of the membership matrix.
+
+        Examples
+        --------
+        >>> from noshadow import shadow
+        >>> shadow.Plan(n_samples=6).mask(shadow.ModelKey("shadow", 0)).tolist()
+        [False, True, True, False, True, False]
+        """
         mask = np.zeros(self.n_samples, dtype=np.bool_)
         mask[self.members(key)] = True
         return mask

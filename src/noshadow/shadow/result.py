@@ -45,6 +45,20 @@ class StudyResult:
     Notes
     -----
     ``extra(name)`` gives any other array that ``train`` returned, (K, ...).
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from noshadow import shadow
+    >>> def train(members, seed):
+    ...     return {"outputs": [float(len(members))] * 6, "seconds": 0.1}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     known = {"targets": [1.0] * 6, "head": "squared"}
+    ...     study = shadow.Study(train, 6, n_models=2, n_target_models=1, store=folder, **known)
+    ...     result = study.run("serial", progress=False)
+    ...     shapes = result.outputs.shape, result.membership.shape, result.target_models.outputs.shape
+    ...     shapes, result.head, result.extra("seconds").tolist()
+    (((2, 6, 1), (2, 6), (1, 6, 1)), 'squared', [0.1, 0.1])
     """
 
     store: Store
@@ -124,8 +138,10 @@ def load(directory: str | os.PathLike[str], partial: bool = False) -> StudyResul
 
     Raises
     ------
+    InputError
+        No study there.
     StoreError
-        No study there, or one that is unfinished or damaged; the message says what to do.
+        One that is unfinished or damaged; the message says what to do.
 
     Examples
     --------

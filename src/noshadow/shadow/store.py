@@ -39,7 +39,23 @@ FORMAT = 2
 
 
 class StoreError(OSError):
-    """A store cannot be written or read; the message says which file, why, and what to do."""
+    """A store cannot be written or read; the message says which file, why, and what to do.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from noshadow import shadow
+    >>> def train(members, seed):
+    ...     raise MemoryError
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     try:
+    ...         shadow.Study(train, 6, n_models=2, store=folder, procedure="breaks").run("serial", progress=False)
+    ...     except shadow.StudyError:
+    ...         shadow.load(folder)
+    Traceback (most recent call last):
+        ...
+    noshadow.shadow.store.StoreError: store: ... holds no finished model yet
+    """
 
 
 class DamagedFile(StoreError):

@@ -48,7 +48,22 @@ POLL_SECONDS = 0.5
 
 
 class StudyError(RuntimeError):
-    """Some models could not be trained. ``failures`` maps each to the reason; the others are in the store."""
+    """Some models could not be trained. ``failures`` maps each to the reason; the others are in the store.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from noshadow import shadow
+    >>> def train(members, seed):
+    ...     return [float("nan") if 0 in members else 0.0] * 6
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     study = shadow.Study(train, 6, n_models=4, store=folder, procedure="breaks")
+    ...     try:
+    ...         study.run("serial", progress=False)
+    ...     except shadow.StudyError as error:
+    ...         print([str(model) for model in error.failures])
+    ['model 2']
+    """
 
     def __init__(self, message: str, failures: dict[ModelKey, Failure]) -> None:
         super().__init__(message)
@@ -182,6 +197,17 @@ class Study:
             A store of another study, or one that is damaged beyond repair.
         StudyError
             Models that could not be trained; the others are in the store.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from noshadow import shadow
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     study = shadow.Study(lambda members, seed: [0.0] * 6, 6, n_models=3, store=folder)
+        ...     _ = study.run("serial", progress=False)
+        ...     more = shadow.Study(lambda members, seed: [0.0] * 6, 6, n_models=4, store=folder)  # one is trained
+        ...     more.run("serial", progress=False).outputs.shape
+        (4, 6, 1)
         """
         store = self._open_store()
         tasks = self._tasks(store)

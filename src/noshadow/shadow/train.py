@@ -125,7 +125,18 @@ class TorchTrainer:
         return self._trained(self._single_network(seed), [members], [seed])[0]
 
     def train_many(self, members: Sequence[Members], seeds: Sequence[int]) -> list[Any]:
-        """Outputs (N, m) of each model. Models with equally many members are trained as one stack."""
+        """Outputs (N, m) of each model. Models with equally many members are trained as one stack.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from noshadow import shadow
+        >>> data = torch.randn(30, 4), torch.randint(3, (30,))
+        >>> train = shadow.TorchTrainer(lambda: torch.nn.Linear(4, 3), data, shadow.Recipe(epochs=2, batch_size=5))
+        >>> together = train.train_many([range(0, 15), range(15, 30)], seeds=[0, 1])
+        >>> [outputs.shape for outputs in together]
+        [(30, 3), (30, 3)]
+        """
         by_size: dict[int, list[int]] = defaultdict(list)
         for position, model_members in enumerate(members):
             by_size[len(model_members)].append(position)

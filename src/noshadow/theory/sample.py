@@ -100,6 +100,16 @@ class Sample:
         Records, and rank of the design with its constant column.
     undefined : ndarray (n,) of booleans
         h = 1: without this record the fit is undefined; ε is set to 0 there.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from noshadow import LastLayer, theory
+    >>> x, y = np.array([[0.0], [1.0], [2.0], [10.0]]), np.array([0.0, 1.2, 1.8, 10.0])
+    >>> slope, offset = np.polyfit(x[:, 0], y, 1)
+    >>> sample = theory.from_sample(LastLayer(x, slope * x[:, 0] + offset, y, head="squared"))
+    >>> sample.n, sample.p, sample.leverage.round(2).tolist()
+    (4, 2, [1.44, 0.99, 0.76, 81.67])
     """
 
     leverage: Array

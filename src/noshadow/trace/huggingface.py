@@ -29,14 +29,21 @@ class TraceCallback(TrainerCallback):
     data : Dataset or DataLoader, optional
         The training data in their order; None: those of the trainer, with its collator.
 
-    Notes
-    -----
-    .. code-block:: python
-
-        trace = noshadow.Trace()
-        trainer = Trainer(model, args, train_dataset=data, callbacks=[TraceCallback(trace)])
-        trainer.train()
-        noshadow.audit(model, trainer.get_train_dataloader(), trace=trace)
+    Examples
+    --------
+    >>> import noshadow, tempfile, torch
+    >>> from noshadow.trace.huggingface import TraceCallback
+    >>> from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+    >>> sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    >>> model = BertForSequenceClassification(BertConfig(vocab_size=20, num_labels=2, **sizes))
+    >>> data = [{"input_ids": torch.randint(1, 20, (4,)), "labels": torch.tensor(row % 2)} for row in range(12)]
+    >>> how = {"num_train_epochs": 2, "report_to": [], "use_cpu": True, "disable_tqdm": True}
+    >>> callback = TraceCallback()
+    >>> trainer = Trainer(model, TrainingArguments(tempfile.mkdtemp(), **how), train_dataset=data, callbacks=[callback])
+    >>> _ = trainer.train()
+    {'train_runtime': ...}
+    >>> noshadow.audit(model, trainer.get_train_dataloader(), trace=callback.trace).metadata["trace"]
+    'mean outputs'
     """
 
     def __init__(self, trace: Trace | None = None, data: Any = None) -> None:

@@ -35,14 +35,28 @@ class TraceCallback(_base()):  # type: ignore[misc]  # known when it runs
     data : Dataset or DataLoader, optional
         The training data in their order; None: those of the trainer.
 
-    Notes
-    -----
-    .. code-block:: python
-
-        trace = noshadow.Trace()
-        trainer = Trainer(max_epochs=10, callbacks=[TraceCallback(trace)])
-        trainer.fit(module, loader)
-        noshadow.audit(module, loader, trace=trace)
+    Examples
+    --------
+    >>> import lightning.pytorch as pl
+    >>> import torch
+    >>> from noshadow.trace.lightning import TraceCallback
+    >>> class Module(pl.LightningModule):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.net = torch.nn.Linear(3, 2)
+    ...     def forward(self, x):
+    ...         return self.net(x)
+    ...     def training_step(self, batch, index):
+    ...         return torch.nn.functional.cross_entropy(self(batch[0]), batch[1])
+    ...     def configure_optimizers(self):
+    ...         return torch.optim.SGD(self.parameters(), lr=0.1)
+    >>> rows = torch.utils.data.TensorDataset(torch.randn(12, 3), torch.arange(12) % 2)
+    >>> quiet = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    >>> callback = TraceCallback()
+    >>> trainer = pl.Trainer(max_epochs=2, callbacks=[callback], enable_checkpointing=False, **quiet)
+    >>> trainer.fit(Module(), torch.utils.data.DataLoader(rows, batch_size=4))
+    >>> callback.trace.epochs, callback.trace.n
+    (2, 12)
     """
 
     def __init__(self, trace: Trace | None = None, data: Any = None) -> None:

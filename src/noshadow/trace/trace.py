@@ -118,6 +118,15 @@ class Trace:
         ------
         InputError
             Records that are missing, repeated or others than before; values that are not finite.
+
+        Examples
+        --------
+        >>> import noshadow
+        >>> trace = noshadow.Trace("squared")
+        >>> trace.update(outputs=[[0.0], [1.0]], targets=[1.0, 1.0])
+        >>> trace.update(outputs=[[1.0], [1.0]], targets=[1.0, 1.0])
+        >>> trace.mean_outputs.tolist(), trace.mean_loss.tolist()
+        ([[0.5], [1.0]], [0.5, 0.0])
         """
         if (model is None) == (outputs is None):
             raise InputError("model, outputs: pass either the model and its data, or outputs")
@@ -142,7 +151,18 @@ class Trace:
         self._remember(z, y)
 
     def end_epoch(self) -> None:
-        """The end of an epoch that came in batches; refused while a record is missing."""
+        """The end of an epoch that came in batches; refused while a record is missing.
+
+        Examples
+        --------
+        >>> import noshadow
+        >>> trace = noshadow.Trace("squared")
+        >>> trace.update(outputs=[[0.0]], targets=[1.0], rows=[1])
+        >>> trace.update(outputs=[[3.0]], targets=[1.0], rows=[0])
+        >>> trace.end_epoch()
+        >>> trace.epochs, trace.n, trace.mean_loss.tolist()
+        (1, 2, [4.0, 1.0])
+        """
         self._remember(*(self._epoch or Epoch(self.n)).whole())
         self._epoch = None
 
@@ -210,7 +230,15 @@ class Trace:
 
     @property
     def lower_quartile(self) -> Tensor | None:
-        """(n,) Q₁ over the epochs of a record's loss, in float64."""
+        """(n,) Q₁ over the epochs of a record's loss, in float64.
+
+        Examples
+        --------
+        >>> import noshadow
+        >>> trace = noshadow.Trace.from_losses([[4.0], [2.0], [1.0], [0.5], [0.0]])
+        >>> trace.lower_quartile.tolist(), trace.upper_quartile.tolist()
+        ([0.5], [2.0])
+        """
         return None if self.losses is None else self.losses.quartiles(slice(None))[0]
 
     @property
@@ -347,7 +375,16 @@ class Trace:
         return trace
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Keep it in a safetensors file with a checksum, for its owner alone to read; ``load`` goes on from there."""
+        """Keep it in a safetensors file with a checksum, for its owner alone to read; ``load`` goes on from there.
+
+        Examples
+        --------
+        >>> import noshadow, tempfile
+        >>> trace = noshadow.Trace.from_losses([[2.0, 1.0], [1.0, 0.5]])
+        >>> path = trace.save(f"{tempfile.mkdtemp()}/trace.safetensors")
+        >>> noshadow.Trace.load(path).epochs
+        2
+        """
         self._require_no_batches()
         target = check_output(path, (".safetensors",), "path")
         if self._unread is not None and self.losses is None:
@@ -364,13 +401,32 @@ class Trace:
         """What was saved. It can be updated further, with the same records: others are told by their targets.
 
         ``options`` are those of ``Trace``; the head and the smoothing of the losses are in the file.
+
+        Examples
+        --------
+        >>> import noshadow, tempfile
+        >>> trace = noshadow.Trace("squared")
+        >>> trace.update(outputs=[[0.0], [1.0]], targets=[1.0, 1.0])
+        >>> again = noshadow.Trace.load(trace.save(f"{tempfile.mkdtemp()}/trace.safetensors"))
+        >>> again.update(outputs=[[1.0], [1.0]], targets=[1.0, 1.0])
+        >>> again.epochs
+        2
         """
         trace = cls(**options)
         trace.resume(path)
         return trace
 
     def resume(self, path: str | os.PathLike[str]) -> None:
-        """Go on from what was saved, in place of what this trace holds."""
+        """Go on from what was saved, in place of what this trace holds.
+
+        Examples
+        --------
+        >>> import noshadow, tempfile
+        >>> trace, new = noshadow.Trace.from_losses([[2.0, 1.0], [1.0, 0.5]]), noshadow.Trace()
+        >>> new.resume(trace.save(f"{tempfile.mkdtemp()}/trace.safetensors"))
+        >>> new.epochs, new.mean_loss.tolist()
+        (2, [1.5, 0.75])
+        """
         self._resumed(read_memory(path))
 
     def _resumed(self, memory: Memory) -> None:

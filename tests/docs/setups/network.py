@@ -1,7 +1,6 @@
 """A small network on digits, its data and its loop; and small models for Hugging Face's and Lightning's trainers."""
 
 import lightning.pytorch as pl
-import numpy as np
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
@@ -46,8 +45,6 @@ for epoch in range(1, 4):
 optimizer = _optimizers[id(model)]
 logits = torch.stack(kept)
 losses = torch.stack([nn.functional.cross_entropy(one, y[:400], reduction="none") for one in kept])
-with torch.no_grad():
-    np.savez("layer.npz", features=model[:2](x[:400]), outputs=model(x[:400]), targets=y[:400])
 
 sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 bert = BertForSequenceClassification(BertConfig(vocab_size=40, num_labels=2, **sizes))

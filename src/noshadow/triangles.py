@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-__all__ = ["packed_outer", "packed_outer_tiles", "packed_size", "positions", "triangle", "unpack"]
+__all__ = ["diagonal_places", "packed_outer", "packed_outer_tiles", "packed_size", "positions", "triangle", "unpack"]
 
 
 def packed_size(r: int) -> int:
@@ -54,6 +54,13 @@ def triangle(r: int) -> tuple[Tensor, Tensor]:
     """Row and column of each packed entry, each (r(r+1)/2,)."""
     rows, columns = torch.triu_indices(r, r)
     return rows, columns
+
+
+@functools.lru_cache(maxsize=16)
+def diagonal_places(r: int) -> Tensor:
+    """Where the diagonal lies in the packed order, (r,)."""
+    rows, columns = triangle(r)
+    return (rows == columns).nonzero().flatten()
 
 
 @functools.lru_cache(maxsize=16)

@@ -32,7 +32,7 @@ from torch import Tensor
 from noshadow.curvature.gram import KroneckerSum, QuadraticForms, SquaredLengths, most_records
 from noshadow.curvature.inverse import psd_inverse
 from noshadow.curvature.protocol import Advance, Removal, Size
-from noshadow.curvature.removal import remove_coupled, remove_uncoupled
+from noshadow.curvature.removal import SAFE_LEVERAGE, remove_by_steps, remove_coupled, remove_uncoupled
 from noshadow.curvature.stationary import Fit, Stationarity, gives_parameters
 from noshadow.curvature.whiten import Whitening, whiten
 from noshadow.errors import InputError, name_rows
@@ -41,7 +41,7 @@ from noshadow.layer import LastLayer
 from noshadow.memory import GIB
 from noshadow.passes import summed
 from noshadow.records import Records
-from noshadow.triangles import packed_size, unpack
+from noshadow.triangles import diagonal_places, packed_size, unpack
 
 __all__ = ["DenseCurvature", "DenseLeverages", "dense_curvature", "dense_memory", "dense_refusal"]
 
@@ -49,16 +49,19 @@ _CHUNK_BYTES = 48 * 2**20  # largest array of a chunk: enough records per GEMM f
 _ONE_CHUNK_BYTES = 8 * 2**20  # the same of outputs that are not coupled: GEMMs are small, and the allocator reuses it
 _FAR = 1e-6  # squared singular values of unit-norm columns from which digits lost to their angles are too few to matter
 _BLOCK_BYTES = 24 * 2**20  # largest array of unpacked blocks: it fits the cache and the allocator reuses its memory
+_MANY_OUTPUTS = 24  # from which on a few products with A are cheaper than a system of its size
 _OUTSIDE = 1e-6  # a record further off the training records' directions than this share of its length is outside
 
 
 @dataclass(frozen=True, eq=False)
 class DenseLeverages:
-    """Some records with their blocks A: a number that all outputs share (c, 1), one per label (c, m), or (c, r, r)."""
+    """Some records with their blocks A: a number that all outputs share (c, 1), one per label (c, m), or (c, r, r), of
+    which ``packed`` are the upper triangles, where they are at hand."""
 
     records: Records
     block: Tensor
     leftover: Tensor
+    packed: Tensor | None = None
 
     @property
     def coupled(self) -> bool:
@@ -79,17 +82,36 @@ class DenseLeverages:
     def leverage(self) -> Tensor:
         if not self.coupled:
             return self.own_fit.sum(1)
-        trace: Tensor = torch.linalg.vecdot(self.curvature.flatten(1), self.block.flatten(1))
-        return trace.clamp(min=0.0, max=float(self.block.shape[-1]))  # rounding must not carry it out of its range
+        return self._trace.clamp(
+            min=0.0, max=float(self.block.shape[-1])
+        )  # rounding must not carry it out of its range
+
+    @cached_property
+    def _trace(self) -> Tensor:
+        """tr(W'A) of coupled outputs, (c,)."""
+        if self.packed is None:
+            trace: Tensor = torch.linalg.vecdot(self.curvature.flatten(1), self.block.flatten(1))
+            return trace
+        products = self.records.packed_curvature * self.packed
+        return 2.0 * products.sum(1) - products[:, diagonal_places(self.block.shape[-1])].sum(1)
 
     def first_order_shift(self, pull: Tensor) -> Tensor:
         return (self.block @ pull.unsqueeze(2)).squeeze(2) if self.coupled else self.block * pull
 
     def removal(self, pull: Tensor) -> Removal:
         start = self.first_order_shift(pull)
-        if self.coupled:
+        if not self.coupled:
+            return remove_uncoupled(self.own_fit, start)
+        easy = (self._trace >= 0.0) & (self._trace < SAFE_LEVERAGE)  # the trace bounds the eigenvalues
+        if self.block.shape[-1] < _MANY_OUTPUTS or 2 * int(easy.sum()) < len(easy):
             return remove_coupled(self.block, self.curvature, start)
-        return remove_uncoupled(self.own_fit, start)
+        shift, found = remove_by_steps(self.block, self.records.pull_curved, pull, start, easy)
+        undefined = torch.zeros_like(found)
+        rest = (~found).nonzero().flatten()
+        if len(rest):
+            curvature = unpack(self.records.packed_curvature[rest], self.block.shape[-1])
+            shift[rest], undefined[rest] = remove_coupled(self.block[rest], curvature, start[rest])
+        return Removal(shift, undefined)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,9 +157,11 @@ class DenseCurvature:
             packed, leftover = self._read(records)
             for start in range(0, len(records), batch):
                 part = slice(start, min(start + batch, len(records)))
-                block = packed[part]
-                block = block.clamp(min=0.0) if self.width == 1 else unpack(block, self.width)
-                yield DenseLeverages(records.part(part), block, leftover[part])
+                if self.width == 1:
+                    yield DenseLeverages(records.part(part), packed[part].clamp(min=0.0), leftover[part])
+                else:
+                    block = unpack(packed[part], self.width)
+                    yield DenseLeverages(records.part(part), block, leftover[part], packed[part])
 
     def leverages(self, records: Records) -> DenseLeverages:
         """Other records, seen through this Hessian; those that it says nothing of are refused by row."""

@@ -251,7 +251,7 @@ def test_a_record_that_decides_its_own_fit_does_not_decide_those_of_others(regre
     lone = LastLayer(x, layer.outputs, layer.targets, head="squared")
     losses = np.stack([of_run**2, of_run**2])
     found = score(lone, None, losses, spread=(seed, seed), held_out=(np.zeros(len(others)), others))
-    assert found["attack_accuracy"][0] == 1.0
+    assert found["attack_accuracy"][0] > 0.999
     assert np.isfinite(found["exposure"]).all()
     assert np.abs(found["attack_accuracy"][1:] - truth.accuracy[1:]).mean() < 0.03
 

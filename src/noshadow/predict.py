@@ -24,12 +24,16 @@ spread   σ_out of a model trained again with another seed is what the seed does
 
 A converged head on features that nobody trained (a linear or logistic regression, a probe) has no seed, and needs
 neither a rerun nor held-out records: the shift is Δφ itself, and the spread over random halves of a pool is that of the
-estimator over data, with the observed to the expected information κ = Σ g'ᵀAg' / Σ tr(W'A),
+estimator over data, by the jackknife: what leaving each record out does to the fit, to what its curvature expects,
 
 .. math::
 
     \sigma_{out,i}^2 = \tfrac12\, \kappa\, \frac{\nabla\varphi^T A_i \nabla\varphi}{1 - h_i}, \qquad
-    \sigma_{in,i} = (1 - h_i)\, \sigma_{out,i}, \qquad 1 - h_i = \frac{IF_i}{NS_i}
+    \sigma_{in,i} = (1 - h_i)\, \sigma_{out,i}, \qquad 1 - h_i = \frac{IF_i}{NS_i}, \qquad
+    \kappa = \frac{\sum_j IF_j / (1 - h_j)^2}{\sum_j tr(W'_j A_j)}
+
+(To first order, without the 1 − h, records that a fit bends to look as if they did nothing to it: of classes that are
+all but separated, where a few records decide everything, the spread would be ten times too small.)
 
 For squared error the law is that of Section 3 of the paper: the residual e of the model without the record is
 N(ε, σ_out²), with it (1 − H) e, and the statistic is the squared residual. Of a converged head all three are known: H
@@ -145,6 +149,7 @@ class Calibration:
     held_out               how many records the model was not trained on there were
     source                 "rerun": the spreads were measured between two runs; "gap": derived from the gap of the
                            losses, not calibrated; "stated": given; "converged": of a head at its optimum, by record
+    jackknife              of a converged head of classes: variance over data by the jackknife, in that to first order
     """
 
     spread_in: float
@@ -157,6 +162,7 @@ class Calibration:
     source: Source = "rerun"
     held_out: int = 0
     error_scale: float | None = None
+    jackknife: float = 1.0
 
     def shift(self, exposure: Floats) -> Floats:
         """s = c E^γ, (n,)."""
@@ -428,12 +434,15 @@ def converged_rates(head: Head, influence_sum: float, known: Mapping[str, Floats
         return found, rates_of_law(leverage, np.sqrt(loss), tau)
     influence, newton, shift = known["influence"], known["newton"], known["signal_shift"]
     room = np.clip(influence / np.maximum(newton, np.finfo(np.float64).tiny), 1e-8, 1.0)
+    jackknife = float(np.sum(influence / room**2)) / max(float(influence.sum()), np.finfo(np.float64).tiny)
+    information *= jackknife
     outside = np.sqrt(0.5 * information * known["signal_variance"] / room)
     outside = np.where(outside > 0, outside, 1.0)  # a record that nothing moves is not moved by its own absence either
     inside = room * outside
     power = shift / np.sqrt((inside**2 + outside**2) / 2.0)
     rates = Rates(power, best_accuracy(shift, inside, outside), best_tpr(shift, inside, outside, FPR))
-    return Calibration(float(inside.mean()), float(outside.mean()), source="converged"), rates
+    found = Calibration(float(inside.mean()), float(outside.mean()), source="converged", jackknife=jackknife)
+    return found, rates
 
 
 def rates_of_law(leverage: Floats, error: Floats, tau: Floats | float) -> Rates:

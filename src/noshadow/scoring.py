@@ -25,7 +25,7 @@ from noshadow.layer import LastLayer
 from noshadow.memory import working_memory
 from noshadow.passes import in_blocks
 from noshadow.points import Point, Scored, curved, given, points
-from noshadow.predict import Source, converged_rates
+from noshadow.predict import Source
 from noshadow.progress import Progress, progress_bar
 from noshadow.rating import (
     OF_CALIBRATED,
@@ -34,6 +34,7 @@ from noshadow.rating import (
     has_converged,
     learned_features,
     predicted_rates,
+    rates_of_converged,
     read_spreads,
     require_ratable,
 )
@@ -249,7 +250,7 @@ def score_with_diagnostics(
         names = [name for name in names if name not in rated]
     elif rated:
         if settled:
-            calibration, rates = converged_rates(layer.kind, pulled, values)
+            calibration, rates = rates_of_converged(layer, pulled, values)
             rates = rates.with_certain(diagnostics.certain)
         else:
             calibration, rates = predicted_rates(layer, values, remembered, spreads, gap, held_out, source)

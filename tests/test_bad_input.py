@@ -20,7 +20,7 @@ def arrays(n=30, p=3, m=3, seed=0):
 def finite(layer):
     """The scores, all finite but for the power of records that are told for certain."""
     frame = score(layer)
-    flagged = np.isin(np.arange(layer.n), score_with_diagnostics(layer)[1].flagged)
+    flagged = np.isin(np.arange(layer.n), score_with_diagnostics(layer)[1].certain)
     if "attack_power" in frame:
         assert (np.isinf(frame["attack_power"]) == flagged).all()
         assert (frame.loc[flagged, ["attack_accuracy", "attack_tpr"]] == 1.0).all(axis=None)

@@ -44,7 +44,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("passes",),
     ("attacks", "curvature", "objective", "theory"),
     ("predict",),
-    ("comparison",),
+    ("comparison", "squared_law"),
     ("drawing", "extract"),
     ("columns", "diagnostics", "network", "provenance", "shadow", "trace"),
     ("bundle", "facts", "rating", "reading", "scores"),

@@ -228,7 +228,7 @@ def audit(
         if note not in said:
             warnings.warn(note, NoshadowWarning, stacklevel=2)
     flagged = np.zeros(found.layer.n, dtype=bool)
-    flagged[list(diagnostics.flagged)] = True
+    flagged[list(diagnostics.certain)] = True
     table = pd.concat([pd.DataFrame(about), frame], axis=1).assign(flagged=flagged)
     ranking = next((name for name in _PREFERENCE if name in frame), str(frame.columns[0]))
     metadata = metadata_of(found, diagnostics, trace, ranked_by=ranking, full_step=full_step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ _UNRELATED = -2.0  # standard errors by which halved outputs fit better; trainin
 _AGREEMENT = 4.0  # standard errors of a rank correlation of nothing: a trace has more with its own model's outputs
 _TOO_LARGE = 0.3
 _TOO_SMALL = 0.1
+_DECIDED_BY_FEW = 10.0  # of the variance by the jackknife in that to first order; 1.1 … 4 where rates are right
 FEW_HELD_OUT = 100
 """With fewer held-out records predicted rates are rough."""
 
@@ -93,12 +95,22 @@ class Diagnostics:
     calibration: Calibration | None = None
     """What the predicted success rates rest on; None where there are none."""
     flagged: tuple[int, ...] = ()
-    """Records without which the fit is undefined (h = 1): their scores are floors."""
+    """Records with h = 1 by the curvature of the loss: their scores are floors."""
+    certain: tuple[int, ...] = ()
+    """Those of them without which the fit is undefined: alone in a direction of features that nobody trained."""
 
 
 def _of_rates(found: Calibration | None) -> tuple[str, ...]:
     """What to know of the predicted rates."""
-    if found is None or not found.held_out:
+    if found is None:
+        return ()
+    if found.jackknife > _DECIDED_BY_FEW:
+        return (
+            f"a few records decide the fit (by leaving each out its variance is {found.jackknife:.2g} times what it is "
+            "to first order: classes that are all but separated); predicted rates of the highest records are upper "
+            "bounds. A larger ridge (a smaller C) makes both the fit and its rates steadier",
+        )
+    if not found.held_out:
         return ()
     notes = []
     if found.scale == 0.0:
@@ -135,13 +147,32 @@ def concerns(layer: LastLayer, found: Diagnostics) -> list[str]:
             "outputs: perfectly separated data without a ridge; or weights of 0); scores ignore those directions. Pass "
             "the ridge= that the model was trained with"
         )
-    if found.flagged:
-        which = "all records" if len(found.flagged) == layer.n else name_rows(found.flagged)
+    return messages + _of_leverage(layer, found)
+
+
+def _of_leverage(layer: LastLayer, found: Diagnostics) -> list[str]:
+    """Records that decide their own fit: without which there is none, and those of which only the quadratic says so."""
+    messages = []
+    if found.certain:
         messages.append(
-            f"{which}: leverage is 1, the fit without the record is undefined; newton and leave_one_out are finite "
-            "floors there. Treat these records as fully exposed"
+            f"{_which(layer, found.certain)}: leverage is 1, the fit without the record is undefined; newton and "
+            "leave_one_out are finite floors there. Treat these records as fully exposed"
+        )
+    certain = set(found.certain)
+    if others := [row for row in found.flagged if row not in certain]:
+        rates = "the predicted rates rest on exposure alone"
+        if found.calibration is None:
+            rates = "for how exposed they are pass held_out= and rerun="
+        messages.append(
+            f"{_which(layer, others)}: leverage is 1 in the last layer by its present curvature alone: training "
+            "without the record would move outputs and features, and with them the curvature; newton and leave_one_out "
+            f"are finite floors there, {rates}"
         )
     return messages
+
+
+def _which(layer: LastLayer, rows: Sequence[int]) -> str:
+    return "all records" if len(rows) == layer.n else name_rows(rows)
 
 
 def _approximation(found: Diagnostics) -> list[str]:

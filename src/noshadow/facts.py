@@ -45,7 +45,7 @@ def metadata_of(
         "stationarity": diagnostics.stationarity,
         "best_ridge": diagnostics.best_ridge,
         "linearity": diagnostics.linearity,
-        "flagged": len(diagnostics.flagged),
+        "flagged": len(diagnostics.certain),
         "full_step": full_step,
         "ranked_by": ranked_by,
         "trace": _remembered(trace),

@@ -36,7 +36,7 @@ class Audit:
     ----------
     table : pandas.DataFrame
         A row per record: ``id``, ``target``, ``nearest_class`` (of classes: the likeliest one other than the record's
-        own), the groups, a column for each score, ``flagged`` (leverage 1: fully exposed).
+        own), the groups, a column for each score, ``flagged`` (the fit without it is undefined).
     metadata : dict
         Version, date, model, head, sizes, ridge, rank, stationarity, …; under ``provenance`` of what it is an audit.
     notes : tuple of str

@@ -24,36 +24,18 @@ spread   σ_out of a model trained again with another seed is what the seed does
 
 A converged head on features that nobody trained (a linear or logistic regression, a probe) has no seed, and needs
 neither a rerun nor held-out records: the shift is Δφ itself, and the spread over random halves of a pool is that of the
-estimator over data, with the observed to the expected information κ = Σ g'ᵀAg' / Σ tr(W'A),
+estimator over data, by the jackknife: what leaving each record out does to the fit, to what its curvature expects,
 
 .. math::
 
     \sigma_{out,i}^2 = \tfrac12\, \kappa\, \frac{\nabla\varphi^T A_i \nabla\varphi}{1 - h_i}, \qquad
-    \sigma_{in,i} = (1 - h_i)\, \sigma_{out,i}, \qquad 1 - h_i = \frac{IF_i}{NS_i}
+    \sigma_{in,i} = (1 - h_i)\, \sigma_{out,i}, \qquad 1 - h_i = \frac{IF_i}{NS_i}, \qquad
+    \kappa = \frac{\sum_j IF_j / (1 - h_j)^2}{\sum_j tr(W'_j A_j)}
 
-For squared error the law is that of Section 3 of the paper: the residual e of the model without the record is
-N(ε, σ_out²), with it (1 − H) e, and the statistic is the squared residual. Of a converged head all three are known: H
-is the leverage, ε = e/(1 − h), and σ_out² = ½ κ A/(1 − h), κ from the residuals and the degrees of freedom that are
-left. In a network a record decides more of its fit than the last layer shows, and residuals over the run are not those
-without the record; but which records are ahead of others in both, the last layer and the run do say. So
+(To first order, without the 1 − h, records that a fit bends to look as if they did nothing to it: of classes that are
+all but separated, where a few records decide everything, the spread would be ten times too small.)
 
-.. math::
-
-    a_i = \frac{h_i}{1 - h_i}, \qquad \frac{H_i}{1 - H_i} = c\, a_i, \qquad
-    \varepsilon_i^2 = k^2\, \overline{e_i^2}, \qquad
-    \sigma_{out,i}^2 = \sigma_{seed}^2 + \frac{V}{2}\, \frac{a_i}{\bar a}
-
-with the mean square of the residual over the epochs; what other data does to a prediction goes with its leverage, what
-another seed does has been seen not to. c and k are those for which the law gives the two mean losses that
-are seen, of held-out records and of members:
-
-.. math::
-
-    \overline{\varepsilon_i^2 + \sigma_{out,i}^2} = \bar\ell_{out}, \qquad
-    \overline{(1 - H_i)^2\, (\varepsilon_i^2 + \sigma_{out,i}^2)} = \bar\ell_{in}
-
-V is half of the gap of the losses, since their curvature is 2. Without held-out records nothing is scaled: c = 1, and
-ε = ē/(1 − h).
+Squared error has a law of its own (``noshadow.squared_law``).
 """
 
 from __future__ import annotations
@@ -84,13 +66,12 @@ __all__ = [
     "Rates",
     "Source",
     "calibrate",
-    "calibrate_law",
     "converged_rates",
     "match_shift",
     "plain_loss",
-    "rates_of_law",
     "rms_difference",
     "spread",
+    "spreads_of",
     "statistic",
 ]
 
@@ -104,9 +85,6 @@ STEEPEST = 3.0
 """The largest β."""
 _SAMPLE = 5_000  # records on which c and γ are found: more change them by less than other records would
 _LEVELS = 400  # quantiles that are compared
-_MOST_LEVERAGE = 1.0 - 1e-8
-_LEAST_ERROR = 0.05  # share of the held-out loss that is error and not spread
-_WIDEST = 25.0  # |log c| of squared error
 
 Floats = NDArray[np.float64]
 Source = Literal["rerun", "gap", "stated", "converged"]
@@ -145,6 +123,7 @@ class Calibration:
     held_out               how many records the model was not trained on there were
     source                 "rerun": the spreads were measured between two runs; "gap": derived from the gap of the
                            losses, not calibrated; "stated": given; "converged": of a head at its optimum, by record
+    jackknife              of a converged head of classes: variance over data by the jackknife, in that to first order
     """
 
     spread_in: float
@@ -157,6 +136,7 @@ class Calibration:
     source: Source = "rerun"
     held_out: int = 0
     error_scale: float | None = None
+    jackknife: float = 1.0
 
     def shift(self, exposure: Floats) -> Floats:
         """s = c E^γ, (n,)."""
@@ -334,7 +314,7 @@ def calibrate(
     gap                              in place of held-out records: mean φ of members minus that of others
     source                           where the spreads are from
     """
-    found = _spreads(head, loss_in, held_out, spreads, source)
+    found = spreads_of(head, loss_in, held_out, spreads, source)
     if held_out is not None:
         scale, exponent = match_shift(exposure, statistic_in, held_out.statistic)
         gap = float(statistic_in.mean() - held_out.statistic.mean())
@@ -348,41 +328,7 @@ def calibrate(
     return replace(found, contraction=_contraction(found.shift(exposure), ratio))
 
 
-def calibrate_law(
-    head: Head,
-    leverage: Floats,
-    error: Floats,
-    loss_in: Floats,
-    held_out: HeldOut | None,
-    spreads: tuple[float, float] | None,
-    source: Source = "rerun",
-) -> tuple[Calibration, Rates]:
-    """The same of squared error, and the rates by its law.
-
-    leverage, error, loss_in  (n,) of the members: h, the root mean square of the residual over the run, the final loss
-    """
-    found = _spreads(head, loss_in, held_out, spreads, source)
-    tau = found.spread_out * found.resampled
-    if held_out is None:
-        return found, rates_of_law(leverage, error, tau)
-    h = np.clip(leverage, 1e-12, _MOST_LEVERAGE)
-    odds = h / (1.0 - h)
-    seed = found.spread_out if found.source != "gap" else 0.0
-    usual = np.minimum(odds, 10.0 * np.quantile(odds, 0.99))  # one that decides its own fit shall not decide this
-    variance = seed**2 + (tau**2 - seed**2) * usual / usual.mean()
-    inside, outside = float(loss_in.mean()), float(held_out.loss.mean())
-    mean_square = float(np.mean(error**2))
-    left = max(outside - tau**2, _LEAST_ERROR * outside)  # more spread than loss: two runs that are not of one recipe
-    size = np.sqrt(left / mean_square) if mean_square > 0 else 0.0
-    without = (size * error) ** 2 + variance
-    scale = _scale_of_odds(odds, without, inside)
-    own = scale * odds / (1.0 + scale * odds)
-    gap = float(np.sqrt(outside) - np.sqrt(inside))
-    rates = rates_of_law(own, (1.0 - own) * size * error, np.sqrt(variance))
-    return replace(found, scale=scale, error_scale=float(size), gap=gap), rates
-
-
-def _spreads(
+def spreads_of(
     head: Head, loss_in: Floats, held_out: HeldOut | None, spreads: tuple[float, float] | None, source: Source
 ) -> Calibration:
     """The two spreads and what other data adds to them."""
@@ -404,53 +350,17 @@ def _spreads(
     return Calibration(*spreads, factor, source=source, held_out=count)
 
 
-def _scale_of_odds(odds: Floats, without: Floats, loss_in: float) -> float:
-    """c with mean (1 + c·odds)⁻² · without = loss_in; 0 where members fit no better than the law has them without."""
-
-    def excess(log_scale: float) -> float:
-        return float(np.mean(without / (1.0 + np.exp(log_scale) * odds) ** 2)) - loss_in
-
-    if excess(-_WIDEST) <= 0.0:
-        return 0.0
-    return float(np.exp(_WIDEST if excess(_WIDEST) > 0.0 else optimize.brentq(excess, -_WIDEST, _WIDEST)))
-
-
-def converged_rates(head: Head, influence_sum: float, known: Mapping[str, Floats]) -> tuple[Calibration, Rates]:
-    """Of a converged head, from the scores (n,) of its records and Σ g'ᵀAg'."""
-    leverage, loss = known["leverage"], known["loss"]
-    information = influence_sum / max(float(leverage.sum()), np.finfo(np.float64).tiny)
-    if not head.classifies:
-        left = max(len(leverage) - float(leverage.sum()), 1.0)
-        h = np.clip(leverage, 0.0, _MOST_LEVERAGE)
-        variance = 0.5 * information * len(leverage) / left * known["signal_variance"] / (1.0 - h)
-        tau = np.sqrt(np.maximum(variance, np.finfo(np.float64).tiny))
-        found = Calibration(float(np.mean((1.0 - h) * tau)), float(tau.mean()), source="converged")
-        return found, rates_of_law(leverage, np.sqrt(loss), tau)
+def converged_rates(influence_sum: float, known: Mapping[str, Floats]) -> tuple[Calibration, Rates]:
+    """Of a converged head of classes, from the scores (n,) of its records and Σ g'ᵀAg'."""
+    information = influence_sum / max(float(known["leverage"].sum()), np.finfo(np.float64).tiny)
     influence, newton, shift = known["influence"], known["newton"], known["signal_shift"]
     room = np.clip(influence / np.maximum(newton, np.finfo(np.float64).tiny), 1e-8, 1.0)
+    jackknife = float(np.sum(influence / room**2)) / max(float(influence.sum()), np.finfo(np.float64).tiny)
+    information *= jackknife
     outside = np.sqrt(0.5 * information * known["signal_variance"] / room)
     outside = np.where(outside > 0, outside, 1.0)  # a record that nothing moves is not moved by its own absence either
     inside = room * outside
     power = shift / np.sqrt((inside**2 + outside**2) / 2.0)
     rates = Rates(power, best_accuracy(shift, inside, outside), best_tpr(shift, inside, outside, FPR))
-    return Calibration(float(inside.mean()), float(outside.mean()), source="converged"), rates
-
-
-def rates_of_law(leverage: Floats, error: Floats, tau: Floats | float) -> Rates:
-    """Rates of squared error by the exact law: e_out ~ N(ε, τ²), e_in = (1 − h) e_out, statistic e².
-
-    leverage  (n,) h
-    error     (n,) the size of the residual with the record in the fit; ε = error/(1 − h)
-    tau       τ, of all records or of each
-    """
-    from noshadow import theory  # here: it is for this head alone
-
-    h = np.clip(leverage, 1e-12, _MOST_LEVERAGE)
-    a, epsilon = h / (1.0 - h), error / (1.0 - h)
-    place = {"n": 3, "p": 1}  # any n and p: what counts is a = h̄/(n − p) and τ = σ √a
-    freedom = place["n"] - place["p"]
-    law: dict[str, Any] = {"leverage": a * freedom, "error": epsilon, **place, "sigma": tau / np.sqrt(a)}
-    accuracy = np.asarray(theory.success_rate(**law), dtype=np.float64)
-    tpr = np.asarray(theory.tpr_at_fpr(FPR, **law), dtype=np.float64)
-    power = epsilon * h / (tau * np.sqrt((1.0 + (1.0 - h) ** 2) / 2.0))
-    return Rates(power, accuracy, tpr)
+    found = Calibration(float(inside.mean()), float(outside.mean()), source="converged", jackknife=jackknife)
+    return found, rates

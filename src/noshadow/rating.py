@@ -11,7 +11,8 @@ import torch
 from noshadow.diagnostics import Diagnostics
 from noshadow.errors import InputError
 from noshadow.layer import LastLayer
-from noshadow.predict import Calibration, HeldOut, Rates, Source, calibrate, calibrate_law, plain_loss
+from noshadow.predict import Calibration, HeldOut, Rates, Source, calibrate, converged_rates, plain_loss
+from noshadow.squared_law import calibrate_law, converged_law
 from noshadow.trace import Trace
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "has_converged",
     "learned_features",
     "predicted_rates",
+    "rates_of_converged",
     "read_spreads",
     "require_ratable",
 ]
@@ -93,6 +95,12 @@ def _statistic_of(layer: LastLayer) -> Any:
         records = layer.records(rows)
         found.append(records.head.signal(records.outputs, records.targets))
     return torch.cat(found).cpu().numpy()
+
+
+def rates_of_converged(layer: LastLayer, influence_sum: float, values: dict[str, Any]) -> tuple[Calibration, Rates]:
+    """The rates of a converged head on features that nobody trained, and what they rest on."""
+    law = converged_rates if layer.kind.classifies else converged_law
+    return law(influence_sum, values)
 
 
 def predicted_rates(

@@ -18,13 +18,14 @@ from noshadow._version import __version__
 from noshadow.accuracy import check
 from noshadow.candidates import refuse_what_members_have, score_candidates
 from noshadow.curvature import Choice, Curvature, Size, build_chosen, choose, exact_solver
+from noshadow.curvature.alone import stand_alone
 from noshadow.diagnostics import Accuracy, Diagnostics, concerns
 from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.layer import LastLayer
 from noshadow.memory import working_memory
 from noshadow.passes import in_blocks
 from noshadow.points import Point, Scored, curved, given, points
-from noshadow.predict import Source, converged_rates
+from noshadow.predict import Source
 from noshadow.progress import Progress, progress_bar
 from noshadow.rating import (
     OF_CALIBRATED,
@@ -33,6 +34,7 @@ from noshadow.rating import (
     has_converged,
     learned_features,
     predicted_rates,
+    rates_of_converged,
     read_spreads,
     require_ratable,
 )
@@ -238,17 +240,20 @@ def score_with_diagnostics(
     _require_finite(values)
     if remembered is not None:
         diagnostics = replace(diagnostics, trace_agreement=rank_agreement(remembered, layer))
-    settled = settled and has_converged(diagnostics) and not learned_features(layer, values, held_out)
+    settled = settled and not (basis and learned_features(layer, values, held_out))
+    if settled:  # of trained features leverage 1 says little: training again makes others
+        diagnostics = replace(diagnostics, certain=stand_alone(layer, diagnostics.flagged, working_memory(memory)))
+    settled = settled and has_converged(diagnostics)
     if rated and not (settled or stated):
         if scores is not None:
             raise InputError(f"scores: {rated[0]!r} needs {WHAT_RATES_NEED}")
         names = [name for name in names if name not in rated]
     elif rated:
         if settled:
-            calibration, rates = converged_rates(layer.kind, pulled, values)
+            calibration, rates = rates_of_converged(layer, pulled, values)
+            rates = rates.with_certain(diagnostics.certain)
         else:
             calibration, rates = predicted_rates(layer, values, remembered, spreads, gap, held_out, source)
-        rates = rates.with_certain(diagnostics.flagged)
         diagnostics = replace(diagnostics, calibration=calibration)
         values |= {name: getattr(rates, name.removeprefix("attack_")) for name in rated}
     return pd.DataFrame({name: values[name] for name in names}), diagnostics

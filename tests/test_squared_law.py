@@ -1,0 +1,94 @@
+"""The law of squared error against draws from it, and what a network has beyond its last layer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from noshadow import InputError, LastLayer, score
+from noshadow.scoring import score_with_diagnostics
+from noshadow.squared_law import rates_of_law
+
+
+def test_the_law_of_squared_error_against_draws():
+    """e_out ~ N(ε, τ²), e_in = (1 − h) e_out, the best threshold on e²."""
+    generator = np.random.default_rng(0)
+    h, error, tau = np.array([0.02, 0.3, 0.8]), np.array([1.0, 0.5, 0.1]), np.array([0.3, 0.4, 0.2])
+    found = rates_of_law(h, error, tau)
+    for i in range(3):
+        outside = error[i] / (1 - h[i]) + tau[i] * generator.standard_normal(200_000)
+        inside = (1 - h[i]) * (error[i] / (1 - h[i]) + tau[i] * generator.standard_normal(200_000))
+        levels = np.quantile(np.abs(np.concatenate([inside, outside])), np.linspace(0, 1, 2001))
+        below = [np.searchsorted(np.sort(np.abs(side)), levels) / 200_000 for side in (inside, outside)]
+        assert found.accuracy[i] == pytest.approx(0.5 + 0.5 * np.max(below[0] - below[1]), abs=4e-3)
+        level = np.quantile(np.abs(outside), 0.01)
+        assert found.tpr[i] == pytest.approx(np.mean(np.abs(inside) < level), abs=4e-3)
+
+
+@pytest.fixture(scope="module")
+def regression():
+    """Members and held-out records of a network drawn from its law, with what they were drawn by.
+
+    The last layer shows odds a of the leverage, the network has c = 5 times as much of them; residuals without the
+    record are k = 1.3 times those of the run; the seed's variance is 0.04, that of other data goes with a.
+    """
+    generator = np.random.default_rng(11)
+    n, scale, size, seed = 4000, 5.0, 1.3, 0.2
+    x = generator.normal(size=(n, 160)) * generator.lognormal(0, 0.5, (n, 1))
+    h = score(LastLayer(x, np.zeros(n), np.ones(n), head="squared"), ["leverage"])["leverage"].to_numpy()
+    odds = h / (1 - h)
+    own = scale * odds / (1 + scale * odds)
+    of_run, of_others = generator.exponential(0.6, (2, n))
+    # half of V is a quarter of the gap of the losses, which it is part of itself
+    fixed = size**2 * of_run**2 + seed**2
+    grown = np.mean((1 - own) ** 2 * odds / odds.mean())
+    of_data = (fixed.mean() - np.mean((1 - own) ** 2 * fixed)) / (3 + grown)
+    variance = seed**2 + of_data * odds / odds.mean()
+    inside = (1 - own) * (size * of_run + np.sqrt(variance) * generator.standard_normal(n))
+    others = size * of_others + np.sqrt(generator.permutation(variance)) * generator.standard_normal(n)
+    layer = LastLayer(x, np.zeros(n), inside, head="squared")
+    return layer, of_run, others, seed, rates_of_law(own, (1 - own) * size * of_run, np.sqrt(variance)), (scale, size)
+
+
+def test_what_a_network_has_beyond_its_last_layer_is_found_without_an_attack(regression):
+    layer, of_run, others, seed, truth, (scale, size) = regression
+    losses = np.stack([of_run**2, of_run**2])
+    frame, found = score_with_diagnostics(
+        layer, None, losses, spread=(seed, seed), held_out=(np.zeros(len(others)), others), progress=False
+    )
+    assert found.calibration.scale == pytest.approx(scale, rel=0.15)
+    assert found.calibration.error_scale == pytest.approx(size, rel=0.05)
+    assert np.abs(frame["attack_accuracy"] - truth.accuracy).mean() < 0.01
+    assert np.abs(frame["attack_tpr"] - truth.tpr).mean() < 0.02
+
+
+def test_a_record_that_decides_its_own_fit_does_not_decide_those_of_others(regression):
+    layer, of_run, others, seed, truth, _ = regression
+    x = layer.features.clone()
+    x = torch.cat([x, torch.zeros(len(x), 1, dtype=x.dtype)], 1)
+    x[0, -1] = 1.0  # the only one with this feature
+    lone = LastLayer(x, layer.outputs, layer.targets, head="squared")
+    losses = np.stack([of_run**2, of_run**2])
+    found = score(lone, None, losses, spread=(seed, seed), held_out=(np.zeros(len(others)), others))
+    assert found["attack_accuracy"][0] > 0.999
+    assert np.isfinite(found["exposure"]).all()
+    assert np.abs(found["attack_accuracy"][1:] - truth.accuracy[1:]).mean() < 0.03
+
+
+@pytest.mark.parametrize("rerun", [True, False])
+def test_no_gap_of_squared_error_predicts_a_coin(rerun):
+    generator = np.random.default_rng(12)
+    x, z, y = generator.normal(size=(3000, 5)), generator.normal(size=3000), generator.normal(size=3000)
+    layer = LastLayer(x[:1500], z[:1500], y[:1500], head="squared")
+    order = np.argsort((y - z)[1500:] ** 2)[:-5]  # held-out records fit a little better, and worse below
+    better, worse = 1500 + order, np.arange(1500, 3000)
+    about = {"spread": (0.3, 0.3)} if rerun else {}
+    if rerun:
+        found = score(layer, ["attack_accuracy"], held_out=(z[better], y[better]), **about)["attack_accuracy"]
+        np.testing.assert_allclose(found, 0.5, atol=1e-6)
+        found = score(layer, ["attack_accuracy"], held_out=(z[worse], y[worse]), **about)["attack_accuracy"]
+        assert float(found.mean()) < 0.52
+    else:
+        with pytest.raises(InputError, match="fit as well as the members"):
+            score(layer, ["attack_accuracy"], held_out=(z[better], y[better]))

@@ -308,5 +308,42 @@ def test_sentences_are_shown_as_they_are():
 def test_the_readme_calls_nothing_unbeatable_that_its_table_beats():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "no score can beat" not in text
-    undecided = next(line for line in text.splitlines() if line.startswith("| CIFAR-100, ResNet-20"))
-    assert "**" not in undecided  # the targets tell no score from the best
+    block = text.split(START)[1].split(END)[0]
+    undecided = [
+        line.split(" | ")[0].strip("| ") for line in block.splitlines() if line.startswith("| ") and "**" not in line
+    ]
+    said = re.findall(r"^- The targets do not tell the scores apart: (.*)\.$", block, re.MULTILINE)
+    assert undecided[2:] == (said[0].split("; ") if said else [])  # the first two lines are the head's
+
+
+def with_recalls(result, again=None, **scores):
+    """The result with other recalls: the same for every target, or those given."""
+    lira = result.lira
+    rows = dict(lira.scores)
+    for name, value in scores.items():
+        values = np.broadcast_to(np.asarray(value, dtype=float), (result.targets,)).copy()
+        rows[name] = replace(rows["newton"], metrics=rows["newton"].metrics | {HEADLINE: Summary(values)})
+    lira = replace(lira, scores=rows, ceiling=lira.ceiling if again is None else ceiling(again))
+    return replace(result, attacks=result.attacks | {"lira": lira})
+
+
+def test_the_readme_says_which_rows_to_read_with_care(energy):
+    apart = {name: 0.1 * place for place, name in enumerate(overview.README_COLUMNS, 1)}  # exposure is the last
+    sure = with_recalls(energy, again=0.9, **apart)
+    sure = replace(sure, attacks={"lira": replace(sure.lira, scores={n: sure.lira.scores[n] for n in apart})})
+
+    def remarks(result):
+        return [line[2:] for line in overview.readme_table([result]).splitlines() if line.startswith("- ")]
+
+    assert remarks(sure) == []
+    assert remarks(with_recalls(sure, again=0.249)) == [
+        "LiRA finds less than 25 % of its own top again: UCI Energy, MLP."
+    ]
+    assert remarks(with_recalls(sure, again=0.251)) == []
+    assert remarks(replace(sure, shadows=energy.shadows - 1)) == [
+        "Fewer models, records or epochs than in the paper: UCI Energy, MLP."
+    ]
+    assert remarks(with_recalls(sure, leverage=0.61)) == ["Another score finds more than `exposure`: UCI Energy, MLP."]
+    assert remarks(with_recalls(sure, **dict.fromkeys(apart, 0.5))) == [
+        "The targets do not tell the scores apart: UCI Energy, MLP."
+    ]

@@ -63,7 +63,7 @@ class Posterior:
         Its posterior standard deviation.
     success_rate : ndarray
         Expected success rate of the best attack on the record, 0.5 … 1: the test between N(0, σ_out²) and N(s, σ_in²),
-        averaged over s. An attack that has to estimate these laws stays below it: LiRA with 48 models by 0.01 … 0.04.
+        averaged over s. An attack that has to estimate these laws stays below it.
     prior, prior_spread : ndarray
         What is expected of s from the prediction alone, and its standard deviation.
     measured, measured_error : ndarray

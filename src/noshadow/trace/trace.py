@@ -55,7 +55,7 @@ class Trace:
 
     Examples
     --------
-    >>> import noshadow, torch
+    >>> import noshadow, tempfile, torch
     >>> data = torch.randn(40, 3, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 2
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
     >>> optimizer = torch.optim.Adam(model.parameters())
@@ -65,8 +65,16 @@ class Trace:
     ...     torch.nn.functional.cross_entropy(model(data[0]), data[1]).backward()
     ...     _ = optimizer.step()
     ...     trace.update(model, data)
-    >>> trace.epochs, tuple(trace.mean_outputs.shape)
-    (5, (40, 2))
+    >>> trace.epochs, trace.n, tuple(trace.mean_outputs.shape)
+    (5, 40, (40, 2))
+    >>> bool((trace.lower_quartile <= trace.upper_quartile).all())
+    True
+    >>> path = trace.save(f"{tempfile.mkdtemp()}/trace.safetensors")
+    >>> again = noshadow.Trace.load(path)  # goes on from there; so does a new one, after new.resume(path)
+    >>> again.update(model, data)
+    >>> again.resume(path)
+    >>> again.epochs
+    5
     """
 
     def __init__(
@@ -124,7 +132,9 @@ class Trace:
         >>> import noshadow
         >>> trace = noshadow.Trace("squared")
         >>> trace.update(outputs=[[0.0], [1.0]], targets=[1.0, 1.0])
-        >>> trace.update(outputs=[[1.0], [1.0]], targets=[1.0, 1.0])
+        >>> trace.update(outputs=[[1.0]], targets=[1.0], rows=[1])  # the next epoch, in batches
+        >>> trace.update(outputs=[[1.0]], targets=[1.0], rows=[0])
+        >>> trace.end_epoch()
         >>> trace.mean_outputs.tolist(), trace.mean_loss.tolist()
         ([[0.5], [1.0]], [0.5, 0.0])
         """
@@ -151,18 +161,7 @@ class Trace:
         self._remember(z, y)
 
     def end_epoch(self) -> None:
-        """The end of an epoch that came in batches; refused while a record is missing.
-
-        Examples
-        --------
-        >>> import noshadow
-        >>> trace = noshadow.Trace("squared")
-        >>> trace.update(outputs=[[0.0]], targets=[1.0], rows=[1])
-        >>> trace.update(outputs=[[3.0]], targets=[1.0], rows=[0])
-        >>> trace.end_epoch()
-        >>> trace.epochs, trace.n, trace.mean_loss.tolist()
-        (1, 2, [4.0, 1.0])
-        """
+        """The end of an epoch that came in batches; refused while a record is missing."""
         self._remember(*(self._epoch or Epoch(self.n)).whole())
         self._epoch = None
 
@@ -230,15 +229,7 @@ class Trace:
 
     @property
     def lower_quartile(self) -> Tensor | None:
-        """(n,) Q₁ over the epochs of a record's loss, in float64.
-
-        Examples
-        --------
-        >>> import noshadow
-        >>> trace = noshadow.Trace.from_losses([[4.0], [2.0], [1.0], [0.5], [0.0]])
-        >>> trace.lower_quartile.tolist(), trace.upper_quartile.tolist()
-        ([0.5], [2.0])
-        """
+        """(n,) Q₁ over the epochs of a record's loss, in float64."""
         return None if self.losses is None else self.losses.quartiles(slice(None))[0]
 
     @property
@@ -375,16 +366,7 @@ class Trace:
         return trace
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Keep it in a safetensors file with a checksum, for its owner alone to read; ``load`` goes on from there.
-
-        Examples
-        --------
-        >>> import noshadow, tempfile
-        >>> trace = noshadow.Trace.from_losses([[2.0, 1.0], [1.0, 0.5]])
-        >>> path = trace.save(f"{tempfile.mkdtemp()}/trace.safetensors")
-        >>> noshadow.Trace.load(path).epochs
-        2
-        """
+        """Keep it in a safetensors file with a checksum, for its owner alone to read; ``load`` goes on from there."""
         self._require_no_batches()
         target = check_output(path, (".safetensors",), "path")
         if self._unread is not None and self.losses is None:
@@ -401,32 +383,13 @@ class Trace:
         """What was saved. It can be updated further, with the same records: others are told by their targets.
 
         ``options`` are those of ``Trace``; the head and the smoothing of the losses are in the file.
-
-        Examples
-        --------
-        >>> import noshadow, tempfile
-        >>> trace = noshadow.Trace("squared")
-        >>> trace.update(outputs=[[0.0], [1.0]], targets=[1.0, 1.0])
-        >>> again = noshadow.Trace.load(trace.save(f"{tempfile.mkdtemp()}/trace.safetensors"))
-        >>> again.update(outputs=[[1.0], [1.0]], targets=[1.0, 1.0])
-        >>> again.epochs
-        2
         """
         trace = cls(**options)
         trace.resume(path)
         return trace
 
     def resume(self, path: str | os.PathLike[str]) -> None:
-        """Go on from what was saved, in place of what this trace holds.
-
-        Examples
-        --------
-        >>> import noshadow, tempfile
-        >>> trace, new = noshadow.Trace.from_losses([[2.0, 1.0], [1.0, 0.5]]), noshadow.Trace()
-        >>> new.resume(trace.save(f"{tempfile.mkdtemp()}/trace.safetensors"))
-        >>> new.epochs, new.mean_loss.tolist()
-        (2, [1.5, 0.75])
-        """
+        """Go on from what was saved, in place of what this trace holds."""
         self._resumed(read_memory(path))
 
     def _resumed(self, memory: Memory) -> None:

@@ -23,8 +23,22 @@ from noshadow.bench.pages.markdown import (
 from noshadow.bench.pages.section import Section
 from noshadow.bench.paper import TABLE_1, TABLE_4
 from noshadow.bench.result import HEADLINE, NETWORK, Result
+from noshadow.evaluate import Summary
 
-__all__ = ["COLUMNS", "PHASES", "README_COLUMNS", "SECTIONS", "Results", "beyond_table", "link", "readme_table"]
+__all__ = [
+    "COLUMNS",
+    "NOISY",
+    "PHASES",
+    "README_COLUMNS",
+    "SECTIONS",
+    "Results",
+    "ahead_of_exposure",
+    "beyond_table",
+    "link",
+    "readme_table",
+]
+
+NOISY = 0.25  # where LiRA finds less than this of its own top again, it is said to be unsure of it
 
 COLUMNS = ("loss", "gradient_norm", "newton", "influence", "leave_one_out", "mean_trace", "trace_iqr", "exposure")
 README_COLUMNS = ("loss", "newton", "leave_one_out", "mean_trace", "trace_iqr", "exposure")
@@ -73,8 +87,8 @@ def _how_to_read(results: Results) -> list[str]:
         "of the shadow models. Numbers are mean ± standard deviation over the targets, recalls in percent.",
         "- **LiRA again** is what the attack reaches as a score of itself: half of the shadow models against the other "
         "half, mean ± standard deviation over random halvings. It is no bound: both halves are noisier than the truth, "
-        "which is from all models, and a score of one model has no such noise. Where it is low, the truth is mostly "
-        "noise.",
+        "which is from all models, and a score of one model has no such noise. Where it is low, the attack is unsure "
+        "of its own top; how much of it can be found all the same, the perfect score says.",
         f"- **{PERFECT.capitalize()}** is what a score would reach that knows how exposed each record is, against a "
         "truth as noisy as ours: studies are simulated whose records differ as ours do, mean ± standard deviation over "
         "them. It is the ceiling, up to the luck of our one study, which the deviation measures. Shokri's attack is "
@@ -256,18 +270,59 @@ def _times(results: Results) -> list[str]:
 
 
 def readme_table(results: Results) -> str:
-    """The few columns that the README shows."""
+    """The few columns that the README shows, and what to know of single rows."""
     rows = []
     for result in results:
         lira = result.lira
-        found = {name: lira.scores[name].metrics[HEADLINE] for name in README_COLUMNS if name in lira.scores}
+        found = _readme_scores(result)
         bold = best(found, HEADLINE)
         cells = [cell(found.get(name), None, name in bold, HEADLINE) for name in README_COLUMNS]
         ceilings = [mean_cell(lira.ceiling, HEADLINE), ceiling_cell(lira.oracle, HEADLINE)]
         times = [duration(result.seconds.scores), duration(result.seconds.shadows)]
         rows.append([result.title, str(sought(result, HEADLINE)), *cells, *ceilings, *times])
     head = ["data, model", "sought", *(f"`{name}`" for name in README_COLUMNS), "LiRA again", PERFECT]
-    return "\n".join(table([*head, "scoring takes", "shadow models take"], rows, left=1))
+    lines = table([*head, "scoring takes", "shadow models take"], rows, left=1)
+    remarks = _readme_remarks(results)
+    return "\n".join([*lines, *(["", *remarks] if remarks else [])])
+
+
+def _readme_scores(result: Result) -> dict[str, Summary]:
+    scores = result.lira.scores
+    return {name: scores[name].metrics[HEADLINE] for name in README_COLUMNS if name in scores}
+
+
+def _readme_remarks(results: Results) -> list[str]:
+    """Which rows to read with care: those smaller than the paper's, those that LiRA is unsure of, those that tie."""
+    noisy = [result for result in results if result.lira.ceiling.metrics[HEADLINE].mean < NOISY]
+    smaller = [
+        result
+        for result in results
+        if any(have < paper_sizes(result).get(name, have) for name, have in _sizes(result).items())
+    ]
+    ties = [result for result in results if not best(_readme_scores(result), HEADLINE)]
+    behind = [result for result in results if ahead_of_exposure(result)]
+    said = {
+        "Fewer models, records or epochs than in the paper": smaller,
+        f"LiRA finds less than {100 * NOISY:.0f} % of its own top again": noisy,
+        "The targets do not tell the scores apart": ties,
+        "Another score finds more than `exposure`": behind,
+    }
+    return [f"- {what}: {'; '.join(result.title for result in which)}." for what, which in said.items() if which]
+
+
+def _sizes(result: Result) -> dict[str, int]:
+    sizes = {"shadows": result.shadows, "targets": result.targets, "pool": result.pool}
+    return sizes if is_closed_form(result) else {**sizes, "epochs": int(result.recipe["epochs"])}
+
+
+def ahead_of_exposure(result: Result) -> dict[str, float]:
+    """The scores that find more of LiRA's top than ``exposure``, by what they find; rounding apart."""
+    own = result.lira.scores.get("exposure")
+    if own is None:
+        return {}
+    found = {name: row.metrics[HEADLINE].mean for name, row in result.lira.scores.items() if name != NETWORK}
+    most = own.metrics[HEADLINE].mean + 0.005
+    return {name: mean for name, mean in found.items() if mean > most and not name.startswith("exposure")}
 
 
 SECTIONS: tuple[Section[Results], ...] = (

@@ -203,7 +203,8 @@ def audit(
     subject = model
     if holds_data(model):
         subject, rerun, held_out = found.layer, _as_layers(rerun), _as_layers(held_out)
-    spreads, others = compare_runs(subject, data, found.layer, rerun, held_out, read)
+    with _gathered() as compared:
+        spreads, others = compare_runs(subject, data, found.layer, rerun, held_out, read)
     with _gathered() as told:
         frame, diagnostics = score_with_diagnostics(
             found.layer,
@@ -222,7 +223,9 @@ def audit(
             engine=engine,
             address=address,
         )
-    all_notes = (*found.notes, *warned, *found.layer.notes, *told, *concerns(found.layer, diagnostics))
+    fitted = features_of(model, found) == "fixed"
+    found_out = concerns(found.layer, diagnostics, fitted)
+    all_notes = (*found.notes, *warned, *found.layer.notes, *compared, *told, *found_out)
     notes, said = tuple(dict.fromkeys(all_notes)), _said(model)
     for note in notes:
         if note not in said:
@@ -233,7 +236,7 @@ def audit(
     ranking = next((name for name in _PREFERENCE if name in frame), str(frame.columns[0]))
     metadata = metadata_of(found, diagnostics, trace, ranked_by=ranking, full_step=full_step)
     metadata |= {"class_names": called, "provenance": provenance_of(model, found.layer)}
-    metadata["advice"] = advice_of(metadata, found.layer, features_of(model, found) == "fixed")
+    metadata["advice"] = advice_of(metadata, found.layer, fitted)
     return Audit(table, metadata, notes)
 
 

@@ -125,15 +125,19 @@ def _of_rates(found: Calibration | None) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def concerns(layer: LastLayer, found: Diagnostics) -> list[str]:
-    """What a person should know before trusting the scores: one sentence each, with the remedy."""
+def concerns(layer: LastLayer, found: Diagnostics, fitted: bool = False) -> list[str]:
+    """What a person should know before trusting the scores: one sentence each, with the remedy.
+
+    fitted  the last layer is all that there is to the model (an estimator of scikit-learn): it should be at its optimum
+    """
     messages = _approximation(found)
     if found.linearity is not None and found.linearity > _LINEAR:
         messages.append(
             f"outputs: {found.linearity:.1%} of their spread is not a linear function of the features; check that "
             "the features are the inputs of the last layer, that rows are aligned, and that bias= is right"
         )
-    messages += _misuse(layer, found)
+    misused = _misuse(layer, found)
+    messages += misused or (_unsettled(layer, found) if fitted else [])
     if found.trace_agreement is not None and found.trace_agreement < _AGREEMENT / math.sqrt(layer.n):
         messages.append(
             f"trace: records that it has ahead are not ahead in the final outputs (rank correlation "
@@ -194,6 +198,19 @@ def _approximation(found: Diagnostics) -> list[str]:
         "no other record can belong there" if off.stable else "others may still belong there: pass a larger refine="
     )
     return [f"{message} without refinement; {off.refined} records were scored exactly, {stable}"]
+
+
+def _unsettled(layer: LastLayer, found: Diagnostics) -> list[str]:
+    """A fit that is not where its objective has its optimum: of another objective, as a rule, than was told."""
+    if found.stationarity is None or found.stationarity <= _STATIONARY:
+        return []
+    weighted = layer.source.weighted or layer.class_weight is not None
+    remedy = "" if weighted else "pass the sample_weight= that it was fitted with, if any; or "
+    return [
+        f"model: it is not at the optimum of its objective on these records, the gradient left over is "
+        f"{found.stationarity:.3g} times that of a typical record, and the scores depend on it; {remedy}fit it with a "
+        "smaller tol= and more iterations"
+    ]
 
 
 def _misuse(layer: LastLayer, found: Diagnostics) -> list[str]:

@@ -173,7 +173,7 @@ def score(
         engine=engine,
         address=address,
     )
-    for message in concerns(layer, diagnostics):
+    for message in concerns(layer, diagnostics, layer.origin is not None and layer.origin.features == "fixed"):
         warnings.warn(message, NoshadowWarning, stacklevel=2)
     return frame
 

@@ -1,0 +1,130 @@
+"""What a rerun and held-out records are checked for: two runs of one recipe, and records that nobody trained on."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.linear_model import LogisticRegression, Ridge
+
+import noshadow
+from noshadow import InputError, LastLayer, NoshadowWarning, score
+
+
+def trained(x, y, seed, epochs, outputs):
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(x.shape[1], 64), torch.nn.ReLU(), torch.nn.Linear(64, outputs))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    for _ in range(epochs):
+        for batch in torch.randperm(len(x)).split(32):
+            optimizer.zero_grad()
+            found = model(x[batch])
+            loss = (found[:, 0] - y[batch]).square().mean() if outputs == 1 else None
+            (torch.nn.functional.cross_entropy(found, y[batch]) if loss is None else loss).backward()
+            optimizer.step()
+    return model
+
+
+def halved(load, values):
+    x, y = load(return_X_y=True)
+    x = torch.tensor((x - x.mean(0)) / x.std(0), dtype=torch.float32)
+    y = torch.tensor((y - y.mean()) / y.std(), dtype=torch.float32) if values else torch.tensor(y)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    half = len(x) // 2
+    return (x[order[:half]], y[order[:half]]), (x[order[half:]], y[order[half:]])
+
+
+@pytest.fixture(scope="module", params=[2, 1], ids=["classes", "values"])
+def recipe(request):
+    members, others = halved(load_diabetes if request.param == 1 else load_breast_cancer, request.param == 1)
+    full = [trained(*members, seed, 60, request.param) for seed in (0, 1)]
+    return full, trained(*members, 2, 3, request.param), members, others
+
+
+def told(model, members, **about):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoshadowWarning)
+        return noshadow.audit(model, members, optimizer="adam", **about).notes
+
+
+def test_a_rerun_of_three_epochs_is_told_of(recipe):
+    (model, rerun), short, members, others = recipe
+    note = "rerun: it fits the training records far "
+    assert not [one for one in told(model, members, rerun=rerun, held_out=others) if one.startswith(note)]
+    if model[-1].out_features == 1:  # of values three epochs leave nothing of the gap
+        with pytest.raises(InputError, match="pass a model trained on the same records, and for as long"):
+            told(model, members, rerun=short, held_out=others)
+        return
+    (worse,) = [one for one in told(model, members, rerun=short, held_out=others) if one.startswith(note)]
+    assert "far worse than the model does" in worse
+    (better,) = [one for one in told(short, members, rerun=rerun, held_out=others) if one.startswith(note)]
+    assert "far better than the model does" in better
+
+
+def test_a_rerun_of_values_that_is_half_trained_is_told_of():
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(600, 5)), generator.normal(size=600)
+    noise = generator.normal(size=(2, 600))
+
+    def layers(run, member_error):
+        z = y + noise[run] * np.where(np.arange(600) < 300, member_error, 1.0)
+        return [LastLayer(x[part], z[part], y[part], "squared") for part in (slice(300), slice(300, None))]
+
+    note = "rerun: it fits the training records far"
+    for errors, words in (((0.3, 0.8), "worse"), ((0.8, 0.3), "better"), ((0.1, 0.3), None), ((0.3, 0.1), None)):
+        (members, held), again = layers(0, errors[0]), layers(1, errors[1])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NoshadowWarning)
+            notes = noshadow.audit(members, rerun=again, held_out=held).notes
+        assert [one.split()[7] for one in notes if one.startswith(note)] == ([words] if words else [])
+
+
+@pytest.mark.parametrize("count", [1, 60])
+def test_members_among_held_out_records_are_told_of(recipe, count):
+    (model, rerun), _, members, others = recipe
+    pairs = list(zip(members, others, strict=True))
+    mixed = tuple(torch.cat([theirs[:7], ours[40 : 40 + count], theirs[7:]]) for ours, theirs in pairs)
+    notes = told(model, members, rerun=rerun, held_out=mixed)
+    total = len(others[0]) + count
+    rows = "row 7 " if count == 1 else "rows 7, 8, 9 "
+    said = f"held_out: {count} of its {total} records are training records, first {rows}(counted from 0), or the same"
+    assert [note for note in notes if note.startswith(said)]
+    clean = told(model, members, rerun=rerun, held_out=others)
+    assert not [note for note in clean if "training records, first" in note]
+
+
+def test_a_table_that_repeats_itself_is_left_alone():
+    """Eight different rows in all: every held-out record has its like among the members."""
+    generator = np.random.default_rng(0)
+    x = generator.integers(0, 2, size=(400, 3)).astype(float)
+    y = (x[:, 0] + generator.normal(size=400) > 0.5).astype(int)
+    model = LogisticRegression(tol=1e-10).fit(x[:200], y[:200])
+    noshadow.audit(model, (x[:200], y[:200]), held_out=(x[200:], y[200:]))
+    distinct = generator.normal(size=(400, 3))
+    model = LogisticRegression(tol=1e-10).fit(distinct[:200], y[:200])
+    with pytest.raises(InputError, match="held_out: 150 of its 200 records are training records, first rows 0, 1, 2 "):
+        noshadow.audit(model, (distinct[:200], y[:200]), held_out=(distinct[50:250], y[50:250]))
+
+
+@pytest.mark.parametrize("estimator", [LogisticRegression(tol=1e-8, max_iter=5000), Ridge(alpha=0.1)])
+def test_weights_that_were_not_told_are_asked_for(estimator):
+    x, y = (load_breast_cancer if isinstance(estimator, LogisticRegression) else load_diabetes)(return_X_y=True)
+    x = (x - x.mean(0)) / x.std(0)
+    weights = np.random.default_rng(0).uniform(0.5, 1.5, len(x))
+    said = "model: it is not at the optimum of its objective on these records"
+    estimator.fit(x, y, sample_weight=weights)
+    with pytest.warns(NoshadowWarning, match=rf"{said}.*pass the sample_weight= that it was fitted with"):
+        noshadow.audit(estimator, (x, y))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NoshadowWarning)
+        noshadow.audit(estimator, (x, y), sample_weight=weights)
+        layer = noshadow.last_layer(estimator, (x, y))
+    with pytest.warns(NoshadowWarning, match=said):
+        score(layer)
+    plain = LastLayer(layer.features, layer.outputs, layer.targets, layer.head, layer.ridge, penalize_bias=False)
+    with warnings.catch_warnings():  # arrays may be the last layer of a network, which stops where it stops
+        warnings.simplefilter("error", NoshadowWarning)
+        score(plain)

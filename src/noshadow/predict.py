@@ -235,11 +235,20 @@ def match_shift(exposure: Floats, members: Floats, held_out: Floats) -> tuple[fl
     """
     chosen = np.random.default_rng(0).permutation(len(members))[:_SAMPLE]
     phi, levels = members[chosen], (np.arange(_LEVELS) + 0.5) / _LEVELS
+    below, share = np.divmod(levels * (len(phi) - 1), 1.0)
+    first = below.astype(np.intp)
+    second = np.minimum(first + 1, len(phi) - 1)
+
+    def quantiles(values: Floats) -> Floats:
+        """Of as many values as phi has: a sort, where numpy's own would look for every level anew."""
+        ordered = np.sort(values)
+        return (1.0 - share) * ordered[first] + share * ordered[second]
+
     goal = np.quantile(held_out, levels)
     wide = float(np.ptp(np.concatenate([phi, held_out])))
     positive = np.maximum(exposure[chosen], 0.0)
     typical = float(np.median(positive[positive > 0])) if (positive > 0).any() else 0.0
-    best = (float(np.abs(np.quantile(phi, levels) - goal).mean()), 0.0, 0.5)
+    best = (float(np.abs(quantiles(phi) - goal).mean()), 0.0, 0.5)
     if typical == 0.0 or wide == 0.0:
         return best[1:]
     for exponent in EXPONENTS:
@@ -247,7 +256,7 @@ def match_shift(exposure: Floats, members: Floats, held_out: Floats) -> tuple[fl
         shape = np.minimum(shape, 10.0 * np.quantile(shape, 0.99))  # one record that explodes shall not decide
 
         def distance(log_scale: float, shape: Floats = shape) -> float:
-            return float(np.abs(np.quantile(phi - np.exp(log_scale) * shape, levels) - goal).mean())
+            return float(np.abs(quantiles(phi - np.exp(log_scale) * shape) - goal).mean())
 
         grid = np.log(wide / float(shape.mean())) + np.linspace(-12.0, 1.0, 27)
         start = int(np.argmin([distance(point) for point in grid]))

@@ -49,7 +49,7 @@ SETTING = Setting(
     scales={
         "smoke": Scale(shadows=16, targets=2, pool=100, recipe={"epochs": 2, "batch_size": 25}),
         "cpu": Scale(
-            shadows=64,
+            shadows=128,
             targets=6,
             pool=2_000,
             recipe={"epochs": 28, "batch_size": 32, "optimizer": "adam", "learning_rate": 3e-3, "weight_decay": 0.0},

@@ -363,8 +363,9 @@ def converged_rates(influence_sum: float, known: Mapping[str, Floats]) -> tuple[
     """Of a converged head of classes, from the scores (n,) of its records and Σ g'ᵀAg'."""
     information = influence_sum / max(float(known["leverage"].sum()), np.finfo(np.float64).tiny)
     influence, newton, shift = known["influence"], known["newton"], known["signal_shift"]
-    room = np.clip(influence / np.maximum(newton, np.finfo(np.float64).tiny), 1e-8, 1.0)
-    jackknife = float(np.sum(influence / room**2)) / max(float(influence.sum()), np.finfo(np.float64).tiny)
+    first, whole = np.abs(influence), np.abs(newton)  # of smoothed labels both may be below 0
+    room = np.clip(np.divide(first, whole, out=np.ones_like(first), where=whole > 0), 1e-8, 1.0)
+    jackknife = float(np.sum(first / room**2)) / max(float(first.sum()), np.finfo(np.float64).tiny)
     information *= jackknife
     outside = np.sqrt(0.5 * information * known["signal_variance"] / room)
     outside = np.where(outside > 0, outside, 1.0)  # a record that nothing moves is not moved by its own absence either

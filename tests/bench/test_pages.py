@@ -230,7 +230,7 @@ def test_what_the_run_adds_is_told_with_its_interval(tmp_path):
         "0.075",
     ):
         assert part in text
-    assert "+12.5 (+0.0 … +25.0) | 75.0 | – | 50.0 | – | – |" in overview_text([result])
+    assert "+12.5 (+0.0 … +25.0) | 75.0 | – | – | 50.0 | – | – |" in overview_text([result])
     made = draw_setting(replace(result, budget=budget), tmp_path)
     assert tmp_path / "toy-net-budget.svg" in made
     with pytest.raises(InputError, match="2 numbers for 3"):

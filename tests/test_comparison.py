@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.datasets import load_breast_cancer, load_diabetes, make_classification
 from sklearn.linear_model import LogisticRegression, Ridge
 
 import noshadow
@@ -128,3 +128,60 @@ def test_weights_that_were_not_told_are_asked_for(estimator):
     with warnings.catch_warnings():  # arrays may be the last layer of a network, which stops where it stops
         warnings.simplefilter("error", NoshadowWarning)
         score(plain)
+
+
+@pytest.fixture(scope="module")
+def small():
+    """Two hundred members of noisy classes: too few for the gap of the losses alone to be certain."""
+    x, y = make_classification(
+        401, 10, n_informative=6, n_classes=3, n_clusters_per_class=1, flip_y=0.1, random_state=3
+    )
+    x, y = torch.tensor(x, dtype=torch.float32), torch.tensor(y)
+    return x, y, trained(x[:201], y[:201], 0, 25, 3)
+
+
+def rerun_on(small, rows, seed=1):
+    x, y, model = small
+    again = trained(x[rows], y[rows], seed, 25, 3)
+    return told(model, (x[:201], y[:201]), rerun=again, held_out=(x[201:], y[201:]))
+
+
+def test_a_rerun_of_other_records_is_refused_or_told_of(small):
+    fits = "rerun: unlike the model, it fits the training records no better than the held-out ones"
+    for seed in range(1, 5):
+        assert not [note for note in rerun_on(small, slice(201), seed) if note.startswith("rerun")]
+    with pytest.raises(InputError, match=f"^{fits}; pass a model trained on the same records"):
+        rerun_on(small, slice(201, None))
+    with pytest.raises(InputError, match=f"^{fits}; pass a model trained on the same records"):
+        rerun_on(small, slice(None))  # it has seen the held-out records
+
+
+@pytest.mark.parametrize(("count", "refused"), [(30, False), (120, True)])
+def test_the_gap_of_a_rerun_is_compared_record_by_record(count, refused):
+    """The model's gap is 1 and 2 standard errors, what the rerun lacks of it 4 and 8."""
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(2, count, 3)), generator.normal(size=(2, count))
+    noise, seed = generator.normal(size=count), 0.02 * generator.normal(size=(2, count))
+
+    def side(part, error):
+        return LastLayer(x[part], y[part] + error, y[part], "squared")
+
+    members, held = side(0, 0.8 * noise), side(1, noise[::-1])
+    again = side(0, noise + seed[0]), side(1, noise[::-1] + seed[1])
+    fits = "rerun: unlike the model, it fits the training records no better than the held-out ones"
+    with pytest.raises(InputError, match=fits) if refused else pytest.warns(NoshadowWarning, match=rf"{fits} \(losses"):
+        noshadow.audit(members, rerun=again, held_out=held)
+
+
+def test_a_rerun_that_is_a_rounded_copy_is_told_of(small):
+    x, y, model = small
+    copy = torch.nn.Sequential(torch.nn.Linear(10, 64), torch.nn.ReLU(), torch.nn.Linear(64, 3))
+    copy.load_state_dict({name: value.to(torch.bfloat16) for name, value in model.state_dict().items()})
+    notes = told(model, (x[:201], y[:201]), rerun=copy, held_out=(x[201:], y[201:]))
+    assert [note for note in notes if note.startswith("rerun: it gives all but the same outputs as the model")]
+
+
+def test_one_member_is_not_taken_for_every_record_of_its_class(small):
+    x, y, model = small
+    notes = told(model, (x[:1], y[:1]), held_out=(x[201:], y[201:]), rerun=trained(x[:201], y[:201], 1, 25, 3))
+    assert not [note for note in notes if "are training records" in note]

@@ -11,7 +11,8 @@ from sklearn.linear_model import LogisticRegression
 import noshadow
 from noshadow import InputError, LastLayer, Trace, attacks, score
 from noshadow.attacks.gaussians import best_accuracy, best_tpr
-from noshadow.predict import FPR, Calibration, match_shift
+from noshadow.heads import make_head
+from noshadow.predict import FPR, Calibration, HeldOut, match_shift, spreads_of
 
 CASES = [(0.0, 1.0, 1.0), (1.3, 1.0, 1.0), (0.7, 0.4, 1.1), (2.0, 1.5, 0.6), (0.0, 0.3, 1.0), (9.0, 0.2, 3.0)]
 
@@ -422,3 +423,18 @@ def test_a_network_has_not_the_law_of_fixed_features(networks):
     assert "attack_accuracy" not in found.table
     alone = noshadow.audit(last, (torch.as_tensor(features), y.float()), head="logistic", ridge=1.0)
     assert "attack_accuracy" in alone.table
+
+
+def test_what_other_data_adds_is_in_units_of_the_held_out_spread():
+    """σ_out² = σ_seed² + V/2 with V = gap of the losses / mean squared slope, term by term from the definition."""
+    inside, outside = np.array([0.5, 2.0, 4.0]), np.linspace(-2.0, 3.0, 30)
+    losses = [np.array([np.log1p(np.exp(-one)) for one in side]) for side in (inside, outside)]
+    slope = np.mean([(1.0 / (1.0 + np.exp(one))) ** 2 for one in outside])
+    variance = (losses[1].mean() - losses[0].mean()) / slope
+    held = HeldOut.of(make_head("logistic", 1), outside[:, None], np.ones(30, dtype=int))
+    found = spreads_of(make_head("logistic", 1), losses[0], held, (0.3, 0.9), "rerun")
+    assert (found.spread_in, found.spread_out, found.held_out) == (0.3, 0.9, 30)
+    assert (found.spread_out * found.resampled) ** 2 == pytest.approx(0.9**2 + variance / 2.0)
+    derived = spreads_of(make_head("logistic", 1), losses[0], held, None, "rerun")
+    assert derived.source == "gap"
+    assert derived.spread_out**2 == pytest.approx(variance / 2.0)

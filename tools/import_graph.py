@@ -43,7 +43,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("layer",),
     ("passes",),
     ("attacks", "curvature", "objective", "theory"),
-    ("predict",),
+    ("likeness", "predict"),
     ("comparison", "squared_law"),
     ("drawing", "extract"),
     ("columns", "diagnostics", "network", "provenance", "shadow", "trace"),

@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from noshadow import InputError, LastLayer, score
+from noshadow.heads import make_head
+from noshadow.predict import HeldOut
 from noshadow.scoring import score_with_diagnostics
-from noshadow.squared_law import rates_of_law
+from noshadow.squared_law import calibrate_law, rates_of_law
 
 
 def test_the_law_of_squared_error_against_draws():
@@ -92,3 +94,27 @@ def test_no_gap_of_squared_error_predicts_a_coin(rerun):
     else:
         with pytest.raises(InputError, match="fit as well as the members"):
             score(layer, ["attack_accuracy"], held_out=(z[better], y[better]))
+
+
+def _members(count=300):
+    generator = np.random.default_rng(4)
+    leverage, error = generator.uniform(0.02, 0.2, count), np.abs(generator.normal(size=count)) + 0.05
+    held = HeldOut(np.zeros((200, 1)), np.full(200, 1.5), np.full(200, np.nan))
+    return leverage, error, np.full(count, 0.7), held
+
+
+def test_one_record_that_decides_its_own_fit_does_not_decide_the_rates_of_others():
+    leverage, error, loss, held = _members()
+    head = make_head("squared", 1)
+    without = calibrate_law(head, leverage, error, loss, held, (0.3, 0.4))[1]
+    leverage[0] = 1.0 - 1e-8  # its odds are a billion times those of a typical record
+    rates = calibrate_law(head, leverage, error, loss, held, (0.3, 0.4))[1]
+    assert np.abs(rates.accuracy[1:] - without.accuracy[1:]).max() < 0.03
+
+
+def test_runs_that_differ_by_more_than_the_loss_leave_errors_of_some_size():
+    """σ_out² = 4 beyond a held-out loss of 1.5: 5 % of the loss are taken for error, and k is such that they are."""
+    leverage, error, loss, held = _members()
+    found, rates = calibrate_law(make_head("squared", 1), leverage, error, loss, held, (2.0, 2.0))
+    assert found.error_scale**2 * np.mean(error**2) == pytest.approx(0.05 * 1.5)
+    assert np.isfinite(rates.accuracy).all()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from scipy import sparse
 
-from noshadow import InputError, LastLayer, score
+from noshadow import InputError, LastLayer, NoshadowWarning, score
 from noshadow.curvature import Size, build_curvature, choose, exact_solver, kronecker
 from noshadow.curvature.dense import dense_curvature
 from noshadow.curvature.iterative import IterativeCurvature, Solver
@@ -261,6 +263,29 @@ def score_by(curvature):
     """The curved scores from a curvature, without the choice of one."""
     known = [Known(chunk.records, chunk) for chunk in curvature.chunks()]
     return np.stack([np.concatenate([SCORES[name].compute(one) for one in known]) for name in CURVED], axis=1)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("head", ["squared", "logistic"])
+def test_wide_records_that_depend_on_each_other_are_not_taken_for_alone(head, dtype):
+    """Features of rank 3 in 60 columns, and a record given twice: the leverages are those of the projection."""
+    generator = np.random.default_rng(0)
+    low = generator.normal(size=(40, 3)) @ generator.normal(size=(3, 60))
+    twice = generator.normal(size=(40, 60))
+    twice[7] = twice[31]
+    for x in (low.astype(dtype), twice.astype(dtype)):
+        z = generator.normal(size=40)
+        y = z + generator.normal(size=40) if head == "squared" else generator.integers(0, 2, 40)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NoshadowWarning)
+            found = score(LastLayer(x, z, y, head), ["leverage"])["leverage"].to_numpy()
+            thin = score(LastLayer(sparse.csr_array(x), z, y, head), ["leverage"])["leverage"].to_numpy()
+        chance = 1.0 / (1.0 + np.exp(-z))
+        weight = np.ones(40) if head == "squared" else np.sqrt(chance * (1.0 - chance))
+        left, sizes, _ = np.linalg.svd(weight[:, None] * np.column_stack([x, np.ones(40)]).astype(np.float64))
+        seen = left[:, : len(sizes)][:, sizes > 1e-5 * sizes[0]]
+        np.testing.assert_allclose(found, np.square(seen).sum(1), atol=2e-5)
+        np.testing.assert_allclose(thin, np.square(seen).sum(1), atol=2e-5)
 
 
 def test_the_n_sided_form_keeps_huge_columns_and_given_parameters_apart():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from noshadow import InputError, LastLayer, audit, score
+from noshadow import InputError, LastLayer, NoshadowWarning, Trace, audit, score
 from noshadow.scores import SCORES
 from noshadow.scoring import score_with_diagnostics
 
@@ -172,3 +173,35 @@ def test_an_audit_takes_a_trace():
     assert alone.top(1).index[0] == scipy.stats.iqr(trace, axis=0).argmax()
     with pytest.raises(InputError, match="pass it as trace="):
         audit(layer, scores=["trace_iqr"])
+
+
+def test_a_batch_that_had_begun_is_dropped_when_a_trace_is_resumed(tmp_path):
+    trace = Trace("squared")
+    trace.update(outputs=[[0.0], [1.0]], targets=[1.0, 1.0])
+    path = trace.save(tmp_path / "trace.safetensors")
+    trace.update(outputs=[[9.0]], targets=[1.0], rows=[1])
+    trace.resume(path)
+    trace.update(outputs=[[2.0], [3.0]], targets=[1.0, 1.0])
+    assert trace.epochs == 2
+    assert trace.mean_outputs.tolist() == [[1.0], [2.0]]
+
+
+def test_scores_of_the_run_take_two_epochs_for_a_spread_and_no_further_step():
+    generator = np.random.default_rng(0)
+    x, z = generator.normal(size=(60, 4)), generator.normal(size=(3, 60, 3))
+    y = generator.integers(0, 3, 60)
+    layer = LastLayer(x, z[-1], y, "softmax", ridge=1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoshadowWarning)
+        one, three = Trace(head="softmax"), Trace(head="softmax")
+        one.update(outputs=z[0], targets=y)
+        for outputs in z:
+            three.update(outputs=outputs, targets=y)
+        single = score(layer, trace=one)
+        plain, stepped = score(layer, trace=three), score(layer, trace=three, full_step=True)
+    assert "exposure" in single
+    assert not {"mean_trace", "trace_iqr"} & set(single)
+    assert {"mean_trace", "trace_iqr"} <= set(plain)
+    assert (stepped["newton"] != plain["newton"]).any()
+    np.testing.assert_array_equal(stepped["exposure"], plain["exposure"])
+    np.testing.assert_array_equal(stepped["signal_shift"], plain["signal_shift"])

@@ -15,6 +15,7 @@ import warnings
 import torch
 from torch import Tensor
 
+from noshadow.curvature.whiten import noise_floor
 from noshadow.errors import NoshadowWarning
 from noshadow.layer import LastLayer
 
@@ -68,8 +69,17 @@ def n_sided(layer: LastLayer) -> LastLayer:
 
 
 def _by_rotation(layer: LastLayer, unit: Tensor, theta: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """F V = Rᵀ and Vᵀθ, from Fᵀ = VR."""
+    """F V = Rᵀ and Vᵀθ, from Fᵀ = VR; without the directions that are rounding, where no ridge keeps them in check.
+
+    Records that depend on each other (one given twice, features of a lower rank) leave columns of Rᵀ that are nothing
+    but rounding. Brought to length 1, as columns are, they would each stand for a record alone in a direction.
+    """
     basis, factor = torch.linalg.qr((layer.features.double() * unit).T)
+    floor = noise_floor(layer)
+    if not layer.ridge and bool((factor.diagonal().abs() <= floor).any()):
+        turn, sizes, records = torch.linalg.svd(factor)
+        real = sizes > floor
+        basis, factor = basis @ turn[:, real], sizes[real].unsqueeze(1) * records[real]
     return factor.T.contiguous(), None if theta is None else basis.T @ theta
 
 

@@ -31,7 +31,7 @@ from noshadow.layer import LastLayer
 from noshadow.passes import Additive, summed
 from noshadow.records import Records
 
-__all__ = ["Whitening", "whiten"]
+__all__ = ["Whitening", "noise_floor", "whiten"]
 
 # Smallest squared singular value, relative to unit-norm columns, at which a Cholesky factor of the Gram matrix is
 # as good as an orthogonal factorisation for our purpose: T need not be exact, only well-conditioned.
@@ -83,7 +83,7 @@ def whiten(layer: LastLayer, chunk: int) -> Whitening:
     length = torch.hypot(norms, root_penalty)
     seen, penalised = norms / length, root_penalty / length  # seen² + penalised² = 1, the shares of data and penalty
 
-    floor = _noise_floor(layer)
+    floor = noise_floor(layer)
     basis, room = _cholesky_root(gram, max(_WELL_CONDITIONED, (10 * floor) ** 2))
     root = basis
     if basis is not None and layer.ridge:  # the sum is no worse conditioned than the Gram matrix of the data
@@ -168,7 +168,7 @@ def _column_sizes(layer: LastLayer, chunk: int) -> Tensor:
     return sizes
 
 
-def _noise_floor(layer: LastLayer) -> float:
+def noise_floor(layer: LastLayer) -> float:
     """Directions shorter than this, for unit-norm columns, are dependencies of the columns up to rounding.
 
     The values given are the values: a floor only recognises a dependency (a sum that is constant, a column given twice)

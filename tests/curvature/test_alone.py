@@ -1,0 +1,24 @@
+"""Which records stand alone in a direction of the features, whatever their chunk."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from noshadow import LastLayer
+from noshadow.curvature import alone
+
+
+@pytest.mark.parametrize("columns", [4, 60], ids=["tall", "wide"])
+def test_who_stands_alone_does_not_depend_on_the_chunks(monkeypatch, columns):
+    """Record 37 alone has the last feature; 3 and 38 share one. The others, in few directions, stand together."""
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(40, 2)) @ generator.normal(size=(2, columns))
+    x = np.hstack([x, np.zeros((40, 2))])
+    x[[3, 38], -2], x[37, -1] = 1.0, 1.0
+    layer = LastLayer(x, generator.normal(size=40), generator.integers(0, 2, 40), "logistic")
+    assert alone.stand_alone(layer, [3, 20, 37, 38], 1.0) == (37,)
+    monkeypatch.setattr(alone, "_CHUNK", 16)
+    assert alone.stand_alone(layer, [3, 20, 37, 38], 1.0) == (37,)
+    assert alone.stand_alone(layer, [], 1.0) == ()
+    assert alone.stand_alone(layer, [37], 1e-9) == ()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from scipy import integrate, stats
+from scipy import integrate, optimize, stats
 from sklearn.linear_model import LogisticRegression
 
 import noshadow
 from noshadow import InputError, LastLayer, Trace, attacks, score
 from noshadow.attacks.gaussians import best_accuracy, best_tpr
 from noshadow.heads import make_head
-from noshadow.predict import FPR, Calibration, HeldOut, match_shift, spreads_of
+from noshadow.predict import FPR, Calibration, HeldOut, calibrate, match_scale, spreads_of
 
 CASES = [(0.0, 1.0, 1.0), (1.3, 1.0, 1.0), (0.7, 0.4, 1.1), (2.0, 1.5, 0.6), (0.0, 0.3, 1.0), (9.0, 0.2, 3.0)]
 
@@ -180,15 +180,52 @@ def test_exposure_of_squared_error_takes_the_mean_square(run):
     np.testing.assert_allclose(found["exposure"], 2 * mean_square * h / (1 - h), rtol=1e-4)
 
 
-def test_the_scale_of_the_shift_is_found_without_an_attack():
-    """Members are held-out records moved by c E^γ: both are recovered from the two distributions."""
+@pytest.mark.parametrize("unit", [1.0, 1e-40, 1e40])
+def test_the_scale_of_the_shift_is_found_without_an_attack(unit):
+    """Members are held-out records moved by c √E: c is recovered, in whatever unit E is, from the two sets."""
     generator = np.random.default_rng(4)
-    population = generator.normal(3.0, 2.0, 8000)
-    exposure = generator.lognormal(-1.0, 1.5, 4000)
-    for scale, exponent in ((0.8, 0.5), (2.0, 0.8)):
-        moved = population[:4000] + scale * exposure**exponent
-        c, gamma = match_shift(exposure, moved, population[4000:])
-        assert np.mean(c * exposure**gamma) == pytest.approx(np.mean(scale * exposure**exponent), rel=0.15)
+    population = generator.normal(1.0, 2.0, 80_000)
+    exposure = generator.lognormal(-1.0, 1.5, 40_000)
+    loss = np.log1p(np.exp(-population[40_000:]))
+    for scale in (0.8, 2.5):
+        moved = population[:40_000] + scale * np.sqrt(exposure)
+        found = match_scale(unit * exposure, moved, loss)
+        assert found * np.sqrt(unit) == pytest.approx(scale, rel=0.05)
+    assert match_scale(unit * exposure, population[:40_000] - 1.0, loss) == 0.0  # members fit worse: nothing to find
+    assert match_scale(np.zeros(40_000), moved, loss) == 0.0
+
+
+def test_records_that_nobody_mistakes_do_not_scale_the_shift():
+    """How sure a model is of easy records varies widely, and says nothing of the others."""
+    generator = np.random.default_rng(14)
+    population = generator.normal(0.0, 2.0, 20_000)
+    exposure = generator.lognormal(-1.0, 1.0, 10_000)
+    easy = np.arange(10_000) < 8_000
+    exposure[easy] = 1e-12
+    members = population[:10_000] + np.sqrt(exposure)
+    others = population[10_000:].copy()
+    members[easy], others[easy] = 40.0, 60.0  # the mean of φ would say that members fit worse
+    assert match_scale(exposure, members, np.logaddexp(0.0, -others)) == pytest.approx(1.0, rel=0.15)
+
+
+def test_a_member_is_held_no_firmer_than_by_a_linear_model():
+    """φ_in = φ_out + a (1 − p(φ_in)): solved for many φ_out, its spread is at least 1/(1 + s) of theirs."""
+    head = make_head("logistic", 1)
+    outside = np.linspace(-0.05, 0.05, 11)
+    for leverage in (0.5, 3.0, 40.0):
+
+        def unmoved(phi, without, leverage=leverage):
+            return phi - without - leverage / (1 + np.exp(phi))
+
+        inside = np.array([optimize.brentq(unmoved, -50, 50, (without,)) for without in outside])
+        shift = float((inside - outside).mean())
+        assert np.ptp(inside) / np.ptp(outside) == pytest.approx(1 / (1 + shift / (1 + np.exp(-inside[5]))), rel=1e-3)
+        assert np.ptp(inside) / np.ptp(outside) > 1 / (1 + shift)
+    exposure, members = np.full(400, 4.0), np.full(400, 2.0)
+    others = HeldOut(np.full(40, -1.0), np.full(40, np.log1p(np.exp(1.0))), np.full(40, 0.5))
+    found = calibrate(head, exposure, members, np.log1p(np.exp(-members)), others, (1e-6, 1.0))
+    assert found.shift(exposure)[0] == pytest.approx(3.0)
+    assert found.contraction == 1.0  # the spreads alone would have it hold any firmer
 
 
 def test_no_gap_predicts_a_coin(run):
@@ -212,7 +249,7 @@ def test_a_gap_scales_the_mean_shift(run):
 
 def test_a_record_that_moves_more_is_never_rated_lower():
     exposure = np.sort(np.random.default_rng(6).lognormal(0, 3, 500))
-    rates = Calibration(0.4, 1.2, 1.3, 0.7, 0.5, 0.8).rates(exposure)
+    rates = Calibration(0.4, 1.2, 1.3, 0.7, 0.8).rates(exposure)
     for column in (rates.accuracy, rates.tpr):
         assert (np.diff(column) > -1e-9).all()
     assert rates.accuracy[0] >= 0.5

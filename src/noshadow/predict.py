@@ -11,16 +11,19 @@ apart with the optimal test between
 (φ of classes is a logit; the means are measured from the one without the record.) None of its parts is fitted to the
 results of an attack:
 
-shift    :math:`s_i = c\, E_i^{\gamma}` with the exposure E of the record. Members without their shift and held-out
-         records are drawn from one population: c and γ are those for which the distribution of φᵢ − sᵢ over the members
-         is nearest, in Wasserstein's distance, to that of φ over held-out records. Known only by its mean, the gap, the
-         shift is :math:`c\sqrt{E_i}`: E is d′² to first order.
+shift    :math:`s_i = c \sqrt{E_i}` with the exposure E of the record, which is d′² to first order. Members without
+         their shift and held-out records are drawn from one population: c is such that the mean loss at φᵢ − sᵢ over
+         the members is that of held-out records. (The mean of the loss and not of φ: it does not depend on how sure
+         a model is of records that nobody mistakes.) Where only the gap of the means of φ is known, it is that of the
+         mean shift.
 spread   σ_out of a model trained again with another seed is what the seed does. Other data does more: to first order
          what held-out records lose on members is what the variance V of φ over data costs,
          :math:`\bar\ell_{out} - \bar\ell_{in} = V\, \overline{(\partial\ell/\partial\varphi)^2}`, and models on random
          halves of a pool vary by half of it: :math:`\sigma_{out}^2 = \sigma_{seed}^2 + V/2`.
 β        a record that moves a lot is held where the model puts it: its φ varies less when it is in. β is such that the
-         mean of σᵢ² over the members is to σ_out² as the two spreads of the seed are to each other.
+         mean of σᵢ² over the members is to σ_out² as the two spreads of the seed are to each other, but at most 1: in a
+         linear model φ_in = φ_out + a (1 − p(φ_in)) for a record of that leverage, hence
+         :math:`d\varphi_{in}/d\varphi_{out} = 1/(1 + s\, p(\varphi_{in})) \ge 1/(1 + s)`, and nothing holds it firmer.
 
 A converged head on features that nobody trained (a linear or logistic regression, a probe) has no seed, and needs
 neither a rerun nor held-out records: the shift is Δφ itself, and the spread over random halves of a pool is that of the
@@ -56,7 +59,6 @@ from noshadow.heads.targets import check_targets
 from noshadow.tensors import as_floats, as_tensor
 
 __all__ = [
-    "EXPONENTS",
     "FEWEST",
     "FPR",
     "STEEPEST",
@@ -67,7 +69,7 @@ __all__ = [
     "Source",
     "calibrate",
     "converged_rates",
-    "match_shift",
+    "match_scale",
     "plain_loss",
     "rms_difference",
     "spread",
@@ -77,14 +79,11 @@ __all__ = [
 
 FPR = 0.01
 """The false-positive rate of ``attack_tpr``."""
-EXPONENTS = (0.15, 0.25, 0.35, 0.5, 0.65, 0.8, 1.0, 1.25)
-"""γ that are tried; between neighbours the distance hardly changes."""
 FEWEST = 20
 """Held-out records."""
-STEEPEST = 3.0
-"""The largest β."""
-_SAMPLE = 5_000  # records on which c and γ are found: more change them by less than other records would
-_LEVELS = 400  # quantiles that are compared
+STEEPEST = 1.0
+"""The largest β: that of a linear model."""
+_WIDEST = 60.0  # |log| of a mean shift
 
 Floats = NDArray[np.float64]
 Source = Literal["rerun", "gap", "stated", "converged"]
@@ -116,7 +115,7 @@ class Calibration:
 
     spread_in, spread_out  of φ over models, in its own units; of the seed alone where there was a rerun
     resampled              factor for what other data adds to the spread
-    scale, exponent        c and γ of the shift; for squared error c of the leverage's odds, None where it is not scaled
+    scale                  c of the shift; for squared error of the leverage's odds, None where it is not scaled
     error_scale            k of squared error: the residual without the record, in that of the run
     contraction            β
     gap                    mean φ of the members minus that of held-out records; None where it is not known
@@ -130,7 +129,6 @@ class Calibration:
     spread_out: float
     resampled: float = 1.0
     scale: float | None = None
-    exponent: float | None = None
     contraction: float = 0.0
     gap: float | None = None
     source: Source = "rerun"
@@ -139,10 +137,10 @@ class Calibration:
     jackknife: float = 1.0
 
     def shift(self, exposure: Floats) -> Floats:
-        """s = c E^γ, (n,)."""
-        if self.scale is None or self.exponent is None:
-            raise RuntimeError("the law of squared error has no shift of one form for all records")
-        return self.scale * np.maximum(exposure, 0.0) ** self.exponent
+        """s = c √E, (n,)."""
+        if self.scale is None:
+            raise RuntimeError("the shift has no scale yet")
+        return self.scale * np.sqrt(np.maximum(exposure, 0.0))
 
     def rates(self, exposure: Floats) -> Rates:
         """The predicted rates of records with these exposures."""
@@ -227,44 +225,27 @@ def rms_difference(first: Floats, second: Floats) -> float:
     return found
 
 
-def match_shift(exposure: Floats, members: Floats, held_out: Floats) -> tuple[float, float]:
-    """c ≥ 0 and γ for which members − c·exposure^γ are distributed as held_out are, as nearly as may be.
+def match_scale(exposure: Floats, members: Floats, held_out: Floats) -> float:
+    """c ≥ 0 for which members − c·√exposure have the mean loss of held-out records; 0 where they have it as they are.
 
     exposure, members  (n,), (n,): E and φ of the members
-    held_out           (k,): φ of records that the model was not trained on
+    held_out           (k,): the loss of records that the model was not trained on
     """
-    chosen = np.random.default_rng(0).permutation(len(members))[:_SAMPLE]
-    phi, levels = members[chosen], (np.arange(_LEVELS) + 0.5) / _LEVELS
-    below, share = np.divmod(levels * (len(phi) - 1), 1.0)
-    first = below.astype(np.intp)
-    second = np.minimum(first + 1, len(phi) - 1)
+    root, goal = _usual_root(exposure), float(held_out.mean())
+    mean = float(root.mean())
 
-    def quantiles(values: Floats) -> Floats:
-        """Of as many values as phi has: a sort, where numpy's own would look for every level anew."""
-        ordered = np.sort(values)
-        return (1.0 - share) * ordered[first] + share * ordered[second]
+    def excess(log_shift: float) -> float:
+        return float(plain_loss(members - np.exp(log_shift) * (root / mean)).mean()) - goal
 
-    goal = np.quantile(held_out, levels)
-    wide = float(np.ptp(np.concatenate([phi, held_out])))
-    positive = np.maximum(exposure[chosen], 0.0)
-    typical = float(np.median(positive[positive > 0])) if (positive > 0).any() else 0.0
-    best = (float(np.abs(quantiles(phi) - goal).mean()), 0.0, 0.5)
-    if typical == 0.0 or wide == 0.0:
-        return best[1:]
-    for exponent in EXPONENTS:
-        shape = (positive / typical) ** exponent
-        shape = np.minimum(shape, 10.0 * np.quantile(shape, 0.99))  # one record that explodes shall not decide
+    if mean == 0.0 or excess(-_WIDEST) >= 0.0:
+        return 0.0
+    return float(np.exp(optimize.brentq(excess, -_WIDEST, _WIDEST))) / mean
 
-        def distance(log_scale: float, shape: Floats = shape) -> float:
-            return float(np.abs(quantiles(phi - np.exp(log_scale) * shape) - goal).mean())
 
-        grid = np.log(wide / float(shape.mean())) + np.linspace(-12.0, 1.0, 27)
-        start = int(np.argmin([distance(point) for point in grid]))
-        ends = grid[max(start - 1, 0)], grid[min(start + 1, len(grid) - 1)]
-        found = optimize.minimize_scalar(distance, bounds=ends, method="bounded", options={"xatol": 1e-4})
-        if found.fun < best[0]:
-            best = (float(found.fun), float(np.exp(found.x)) / typical**exponent, exponent)
-    return best[1:]
+def _usual_root(exposure: Floats) -> Floats:
+    """√E, (n,); one record that explodes shall not decide the scale of all."""
+    root: Floats = np.sqrt(np.maximum(exposure, 0.0))
+    return np.minimum(root, 10.0 * float(np.quantile(root, 0.99)))
 
 
 def _contraction(shift: Floats, ratio: float) -> float:
@@ -325,14 +306,12 @@ def calibrate(
     """
     found = spreads_of(head, loss_in, held_out, spreads, source)
     if held_out is not None:
-        scale, exponent = match_shift(exposure, statistic_in, held_out.statistic)
+        scale = match_scale(exposure, statistic_in, held_out.loss)
         gap = float(statistic_in.mean() - held_out.statistic.mean())
     else:
-        exponent = 0.5
-        root = np.sqrt(np.maximum(exposure, 0.0))
-        mean = float(np.minimum(root, 10.0 * np.quantile(root, 0.99)).mean())
+        mean = float(_usual_root(exposure).mean())
         scale = 1.0 if gap is None else max(gap, 0.0) / mean if mean > 0 else 0.0
-    found = replace(found, scale=scale, exponent=exponent, gap=gap)
+    found = replace(found, scale=scale, gap=gap)
     ratio = (found.spread_in / found.spread_out) ** 2
     return replace(found, contraction=_contraction(found.shift(exposure), ratio))
 

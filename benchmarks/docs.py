@@ -1,4 +1,4 @@
-"""Write docs/benchmarks.md and docs/theory.md from the result files: numbers in the docs are never typed."""
+"""Write the pages of the measurements from the result files: numbers in the docs are never typed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any
 from core import GROWTH, PAPER_SHAPES, name
 from cost import cost_page
 from scale_docs import scale_section, settings_section
+from small_docs import small_page
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 THEORY_PAGE = HERE.parent / "docs" / "theory.md"
 COST_PAGE = HERE.parent / "docs" / "cost.md"
+SMALL_PAGE = HERE.parent / "docs" / "small.md"
 THEORY_TEMPLATE = HERE / "theory_template.md"
 
 
@@ -304,7 +306,8 @@ def main() -> None:
     write_text(PAGE, "\n".join(lines) + "\n", private=False)
     write_text(THEORY_PAGE, theory_page(read("theory")), private=False)
     write_text(COST_PAGE, cost_page(read("scale"), read("streaming")), private=False)
-    print(PAGE, THEORY_PAGE, COST_PAGE, sep="\n")
+    write_text(SMALL_PAGE, small_page(read("small_studies")), private=False)
+    print(PAGE, THEORY_PAGE, COST_PAGE, SMALL_PAGE, sep="\n")
 
 
 def scale() -> list[str]:

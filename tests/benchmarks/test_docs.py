@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = ("docs", "core", "cost", "scale_docs")
+MODULES = ("docs", "core", "cost", "scale_docs", "small_docs")
 
 
 @pytest.fixture
@@ -35,6 +35,14 @@ def test_the_page_of_costs_is_the_one_that_the_results_write(docs):
     slower = scale["imagenet"]["side by side"]
     slower["kronecker"] = slower["kronecker"] | {"seconds": 10 * slower["kronecker"]["seconds"]}
     assert docs.COST_PAGE.read_text(encoding="utf-8") != docs.cost_page(scale, streaming)
+
+
+def test_the_page_of_small_data_is_the_one_that_the_results_write(docs):
+    results = docs.read("small_studies")
+    assert docs.SMALL_PAGE.read_text(encoding="utf-8") == docs.small_page(results)
+    assert sum(not row["looked_at"] for row in results.values()) >= 5
+    results["wine"]["error"] = 0.5
+    assert f"at most 0.05 on {len(results) - 1} of {len(results)}" in docs.small_page(results)
 
 
 def test_the_benchmarks_page_is_the_one_that_the_results_write(docs):

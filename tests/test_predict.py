@@ -13,6 +13,8 @@ from noshadow import InputError, LastLayer, Trace, attacks, score
 from noshadow.attacks.gaussians import best_accuracy, best_tpr
 from noshadow.heads import make_head
 from noshadow.predict import FPR, Calibration, HeldOut, calibrate, match_scale, spreads_of
+from noshadow.scoring import score_with_diagnostics
+from noshadow.squared_law import calibrate_law
 
 CASES = [(0.0, 1.0, 1.0), (1.3, 1.0, 1.0), (0.7, 0.4, 1.1), (2.0, 1.5, 0.6), (0.0, 0.3, 1.0), (9.0, 0.2, 3.0)]
 
@@ -236,6 +238,45 @@ def test_no_gap_predicts_a_coin(run):
     layer = LastLayer(x[:1000], z[:1000], y[:1000])
     found = score(layer, ["attack_accuracy"], spread=(1.0, 1.0), held_out=(z[1000:], y[1000:]))["attack_accuracy"]
     assert float(found.mean()) < 0.52
+
+
+@pytest.mark.parametrize("head", ["logistic", "squared"])
+def test_what_chance_leaves_open_is_the_rise_by_two_standard_errors(head):
+    """Rates with the mean loss of held-out records two standard errors up, by hand; few records leave more open."""
+    generator = np.random.default_rng(15)
+    x = generator.normal(size=(2400, 3))
+    noise = generator.normal(size=2400)
+    y = (x[:, 0] + noise > 0).astype(int) if head == "logistic" else x[:, 0] + noise
+    z = 1.5 * x[:, 0] + 0.4 * noise
+    layer = LastLayer(x[:200], z[:200], y[:200], head=head)
+    margins = {}
+    for count in (30, 2000):
+        held = (z[200 : 200 + count] - 0.3 * noise[200 : 200 + count], y[200 : 200 + count])
+        how = {"spread": (0.4, 0.6), "held_out": held}
+        frame, found = score_with_diagnostics(layer, None, **how)
+        margins[count] = found.calibration.margin
+        losses = [plain_loss_of(head, *side) for side in ((z[:200], y[:200]), held)]
+        more = 2 * np.sqrt(losses[0].var() / 200 + losses[1].var() / count)
+        others = HeldOut.of(layer.kind, *held)
+        raised = HeldOut(others.statistic, losses[1] + more, others.squared_gradient)
+        if head == "logistic":
+            phi = np.where(y[:200] == 1, 1, -1) * z[:200]
+            higher = calibrate(layer.kind, frame["exposure"].to_numpy(), phi, losses[0], raised, (0.4, 0.6))
+            rates = higher.rates(frame["exposure"].to_numpy())
+        else:
+            h = frame["leverage"].to_numpy()
+            rates = calibrate_law(layer.kind, h, np.sqrt(losses[0]), losses[0], raised, (0.4, 0.6))[1]
+        expected = rates.accuracy.mean() - frame["attack_accuracy"].mean()
+        assert margins[count] == pytest.approx(expected, abs=1e-9)
+    assert margins[30] > margins[2000] > 0
+    few = slice(200, 220)
+    held = (z[few] - 0.3 * noise[few], y[few])
+    with pytest.warns(noshadow.NoshadowWarning, match="it is chance how much better members fit; other records could"):
+        score(layer, ["attack_accuracy"], spread=(0.1, 0.1), held_out=held)
+
+
+def plain_loss_of(head, z, y):
+    return (z - y) ** 2 if head == "squared" else np.log1p(np.exp(np.where(y == 1, -z, z)))
 
 
 def test_a_gap_scales_the_mean_shift(run):

@@ -11,7 +11,7 @@ from noshadow.errors import name_rows
 from noshadow.layer import LastLayer
 from noshadow.predict import Calibration
 
-__all__ = ["FEW_HELD_OUT", "Accuracy", "Diagnostics", "concerns"]
+__all__ = ["FEW_HELD_OUT", "LEFT_OPEN", "Accuracy", "Diagnostics", "concerns"]
 
 _LINEAR = 0.02
 _STATIONARY = 1.0  # leftover gradients, in those of a typical record, that are not worth a word
@@ -24,6 +24,8 @@ _TOO_SMALL = 0.1
 _DECIDED_BY_FEW = 10.0  # of the variance by the jackknife in that to first order; 1.1 … 4 where rates are right
 FEW_HELD_OUT = 100
 """With fewer held-out records predicted rates are rough."""
+LEFT_OPEN = 0.05
+"""By a larger margin predicted rates are rough, too."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,11 @@ def _of_rates(found: Calibration | None) -> tuple[str, ...]:
     if found.held_out < FEW_HELD_OUT:
         notes.append(
             f"held_out: {found.held_out} records leave the predicted rates rough; some hundreds make them steady"
+        )
+    if found.margin is not None and found.margin > LEFT_OPEN:
+        notes.append(
+            f"held_out: with so few records it is chance how much better members fit; other records could raise the "
+            f"mean predicted rate by {found.margin:.2f}, and the highest by more. Pass more held-out records"
         )
     return tuple(notes)
 

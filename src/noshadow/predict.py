@@ -122,6 +122,8 @@ class Calibration:
     held_out               how many records the model was not trained on there were
     source                 "rerun": the spreads were measured between two runs; "gap": derived from the gap of the
                            losses, not calibrated; "stated": given; "converged": of a head at its optimum, by record
+    margin                 how much higher the mean success rate would be, had held-out records lost two standard errors
+                           more than they did: what the choice of the records leaves open
     jackknife              of a converged head of classes: variance over data by the jackknife, in that to first order
     """
 
@@ -135,6 +137,7 @@ class Calibration:
     held_out: int = 0
     error_scale: float | None = None
     jackknife: float = 1.0
+    margin: float | None = None
 
     def shift(self, exposure: Floats) -> Floats:
         """s = c √E, (n,)."""
@@ -285,6 +288,10 @@ class HeldOut:
         z = (z.unsqueeze(1) if z.ndim == 1 else z).to(torch.float64)
         y = check_targets(head, as_tensor(targets, "targets"), len(z), z.shape[1], "held_out").to(z.device)
         return cls(phi, head.loss(z, y).cpu().numpy(), np.full(len(phi), np.nan))  # the slope is not asked for
+
+    def losing(self, more: float) -> HeldOut:
+        """The same, had each lost so much more."""
+        return replace(self, loss=self.loss + more)
 
 
 def calibrate(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -116,10 +117,23 @@ def predicted_rates(
     others = None if held_out is None else HeldOut.of(layer.kind, *_pair(held_out))
     if layer.kind.classifies:
         phi = _statistic_of(layer)
-        calibration = calibrate(layer.kind, values["exposure"], phi, plain_loss(phi), others, spreads, gap, source)
-        return calibration, calibration.rates(values["exposure"])
-    error = np.sqrt(_mean_square(layer, values["loss"], trace))
-    return calibrate_law(layer.kind, values["leverage"], error, values["loss"], others, spreads, source)
+        loss, exposure = plain_loss(phi), values["exposure"]
+
+        def rated(held: HeldOut | None) -> tuple[Calibration, Rates]:
+            calibration = calibrate(layer.kind, exposure, phi, loss, held, spreads, gap, source)
+            return calibration, calibration.rates(exposure)
+    else:
+        loss, error = values["loss"], np.sqrt(_mean_square(layer, values["loss"], trace))
+
+        def rated(held: HeldOut | None) -> tuple[Calibration, Rates]:
+            return calibrate_law(layer.kind, values["leverage"], error, loss, held, spreads, source)
+
+    calibration, rates = rated(others)
+    if others is None:
+        return calibration, rates
+    chance = math.hypot(loss.std() / math.sqrt(len(loss)), others.loss.std() / math.sqrt(len(others.loss)))
+    _, higher = rated(others.losing(2.0 * chance))
+    return replace(calibration, margin=float(higher.accuracy.mean() - rates.accuracy.mean())), rates
 
 
 def _mean_square(layer: LastLayer, final: Any, trace: Trace | None) -> Any:

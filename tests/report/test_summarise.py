@@ -7,7 +7,7 @@ import pytest
 
 from noshadow import InputError, diagnostics
 from noshadow.report.redact import redact
-from noshadow.report.summarise import FEW_HELD_OUT, summarise, trust
+from noshadow.report.summarise import FEW_HELD_OUT, LEFT_OPEN, summarise, trust
 from noshadow.report.verify import checked_verification
 from tests.report.made import made_audit
 
@@ -129,11 +129,14 @@ def test_records_without_a_rate_are_not_called_safe():
 
 
 def test_few_held_out_records_are_not_called_firm():
-    def level(count):
-        audit = made_audit(calibration={"source": "rerun", "held_out": count, "scale": 1.0})
+    def level(count, margin=0.01):
+        audit = made_audit(calibration={"source": "rerun", "held_out": count, "scale": 1.0, "margin": margin})
         return next((one.level, one.text) for one in trust(redact(audit)) if one.name == "Predicted rates")
 
-    assert FEW_HELD_OUT == diagnostics.FEW_HELD_OUT  # what the notes say
+    assert diagnostics.FEW_HELD_OUT == FEW_HELD_OUT  # what the notes say
+    assert diagnostics.LEFT_OPEN == LEFT_OPEN
     assert level(300)[0] == "firm"
     assert level(68)[0] == "fair"
     assert "rough" in level(68)[1]
+    assert level(300, None)[0] == "firm"
+    assert level(300, 0.06)[0] == "fair"

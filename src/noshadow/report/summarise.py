@@ -12,6 +12,7 @@ from noshadow.report.shown import EXPOSED_FROM, NOT_RATED_KIND, RANKED_SHARE, Sh
 __all__ = [
     "FEW_HELD_OUT",
     "HOW_TO_GET_RATES",
+    "LEFT_OPEN",
     "Statement",
     "Summary",
     "finding",
@@ -27,6 +28,8 @@ HOW_TO_GET_RATES = (
 )
 FEW_HELD_OUT = 100
 """With fewer of them rates are called rough, as the notes of an audit do."""
+LEFT_OPEN = 0.05
+"""Likewise where chance leaves more of the mean rate open."""
 _CONVERGED = 0.1  # stationarity, in gradients of a typical record
 
 _Level = Literal["firm", "fair", "weak"]
@@ -184,7 +187,8 @@ def _rates(facts: Mapping[str, Any]) -> Statement:
         ),
     }
     level, text = said.get(str(calibration.get("source")), ("weak", "Of unknown origin."))
-    if level == "firm" and 0 < (calibration.get("held_out") or 0) < FEW_HELD_OUT:
+    few = 0 < (calibration.get("held_out") or 0) < FEW_HELD_OUT or (calibration.get("margin") or 0.0) > LEFT_OPEN
+    if level == "firm" and few:
         level, text = "fair", f"{text} So few leave the rates rough; some hundreds make them steady."
     if calibration.get("scale") == 0.0:
         level, text = (

@@ -30,6 +30,7 @@ from noshadow.curvature.outputs import CoupledCurvature, kind_of
 from noshadow.curvature.protocol import Advance, Leverages, Size
 from noshadow.curvature.removal import LEVERAGE_FLOOR
 from noshadow.curvature.stationary import Stationarity
+from noshadow.curvature.symmetric import quadratic_form
 from noshadow.heads import make_head
 from noshadow.layer import LastLayer
 from noshadow.memory import GIB
@@ -116,7 +117,7 @@ def blocks_curvature(layer: LastLayer, memory: float, advance: Advance = lambda 
         for rows in layer.chunks(beside.chunk):
             x = layer.records(rows).times(basis.vectors)
             for column, inverse in zip(found.classes.tolist(), found.inverses, strict=True):
-                sizes[rows, column] = ((x @ inverse) * x).sum(1).clamp_(min=0.0)
+                sizes[rows, column] = quadratic_form(x, inverse).clamp_(min=0.0)
         if group == width and kind == "coupled" and basis.rest is None and keeps_blocks(k, width, memory):
             kept = ClassBlocks(found.inverses, basis.frame)
     coupling = _coupling(layer, sizes, traces, k, beside.chunk) if kind == "coupled" else None

@@ -403,3 +403,30 @@ def test_refine_must_be_a_share_and_exact_curvatures_say_nothing():
     assert (off.score, off.sampled) == ("leverage", 60)
     wanted = np.median((found[0]["leverage"] - exact["leverage"]).abs() / exact["leverage"])
     assert off.median_error == pytest.approx(wanted, rel=1e-4)
+
+
+@pytest.mark.parametrize("ridge", [0.0, 1.0])
+@pytest.mark.parametrize("method", ["blocks", "kronecker", "iterative"])
+def test_features_that_are_all_zero_decide_nothing(method, ridge):
+    rng = np.random.default_rng(0)
+    targets = {"softmax": rng.integers(0, 3, 20), "logistic": rng.integers(0, 2, (20, 3))}
+    for head, y in targets.items():
+        layer = LastLayer(np.zeros((20, 4)), rng.normal(size=(20, 3)), y, head=head, ridge=ridge, bias=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = score(layer, CURVED, curvature=method, progress=False)
+        assert not found.to_numpy().any()
+
+
+@pytest.mark.parametrize("method", ["blocks", "kronecker"])
+def test_refined_scores_of_tilted_targets_are_as_exact_as_others(method):
+    """With class weights and smoothing the pull of a record is no multiple of its gradient."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(120, 4))
+    outputs, y = x @ rng.normal(size=(4, 5)), rng.integers(0, 5, 120)
+    layer = LastLayer(x, outputs, y, ridge=1.0, class_weight=[1.0, 2.0, 0.1, 1.0, 5.0], label_smoothing=0.2)
+    names = ["influence", "newton"]
+    exact = score(layer, names, curvature="dense", progress=False)
+    found = score(layer, names, curvature=method, refine=1.0, progress=False)
+    for name in names:
+        np.testing.assert_allclose(found[name], exact[name], rtol=1e-6, atol=1e-6 * exact[name].abs().median())

@@ -326,6 +326,18 @@ def test_a_part_of_the_directions_is_close_and_its_systems_are_exact(kind, ridge
     torch.testing.assert_close(leftover, torch.cat([chunk.leftover for chunk in exact.chunks()]), rtol=1e-2, atol=2e-3)
 
 
+def test_a_ridge_that_outweighs_the_data_is_all_that_a_part_of_the_directions_sees(monkeypatch):
+    """Along every direction, those that are left out too: A is then ‖x̃‖²/Λ, whatever the records are."""
+    layer = sparse_layer("softmax", n=60, p=24, ridge=1e8)[True]
+    monkeypatch.setattr(kronecker, "kronecker_memory", lambda size: 1e9)
+    part = kronecker.kronecker_curvature(layer, 4.0)
+    assert part.basis.rest is not None
+    records = layer.records(slice(0, 60))
+    expected = records.lengths.square() * (records.gradient * records.pull).sum(1) / 1e8
+    found = pd.DataFrame(score_by(part), columns=CURVED)["newton"].to_numpy()
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-4)
+
+
 def test_what_the_chosen_curvature_is_and_why():
     size = Size(50_000, 2049, 1000, "softmax")
     assert choose("auto", Size(1797, 129, 10, "softmax"), 4.0) == ("dense", "the exact Hessian fits into memory")

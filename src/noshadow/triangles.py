@@ -12,7 +12,16 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-__all__ = ["diagonal_places", "packed_outer", "packed_outer_tiles", "packed_size", "positions", "triangle", "unpack"]
+__all__ = [
+    "diagonal_places",
+    "packed_outer",
+    "packed_outer_tiles",
+    "packed_size",
+    "positions",
+    "triangle",
+    "twice_off_diagonal",
+    "unpack",
+]
 
 
 def packed_size(r: int) -> int:
@@ -61,6 +70,13 @@ def diagonal_places(r: int) -> Tensor:
     """Where the diagonal lies in the packed order, (r,)."""
     rows, columns = triangle(r)
     return (rows == columns).nonzero().flatten()
+
+
+@functools.lru_cache(maxsize=16)
+def twice_off_diagonal(r: int) -> Tensor:
+    """(r(r+1)/2,): 1 for the diagonal and 2 for the rest, whose mirror is not in the packed order."""
+    rows, columns = triangle(r)
+    return torch.where(rows == columns, 1.0, 2.0)
 
 
 @functools.lru_cache(maxsize=16)

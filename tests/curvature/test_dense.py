@@ -11,8 +11,9 @@ import noshadow.curvature.dense as dense
 from noshadow import InputError, LastLayer, score
 from noshadow.curvature import build_curvature
 from noshadow.curvature.dense import dense_curvature
+from noshadow.curvature.gram import KroneckerSum, QuadraticForms, use_pairs
 from noshadow.curvature.inverse import psd_inverse
-from noshadow.curvature.symmetric import add_gram, mirrored
+from noshadow.curvature.symmetric import add_gram, mirrored, quadratic_form
 from noshadow.scoring import score_with_diagnostics
 
 CURVED = ["leverage", "influence", "newton", "leave_one_out"]
@@ -164,6 +165,37 @@ def test_a_triangle_of_a_gram_matrix_is_the_whole(columns):
         add_gram(total, x, x * weight)
         whole += x.T @ (x * weight)
     assert torch.allclose(mirrored(total), whole, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("k", "r", "n", "pairs"),
+    [(3, 2, 9, True), (385, 4, 5, True), (5, 4, 3, False), (5, 4, 40, False), (2, 30, 7, False)],
+)
+def test_sums_and_forms_are_those_of_kronecker_products(k: int, r: int, n: int, pairs: bool):
+    """Each way to take them: a matrix per pair of outputs, packed triangles, and these the tall and the wide way."""
+    assert use_pairs(k, r) == pairs
+    rng = np.random.default_rng(k)
+    x, w, root = rng.normal(size=(n, k)), rng.normal(size=(n, r, r)), rng.normal(size=(r * k, r * k))
+    w, matrix = w + w.transpose(0, 2, 1), root + root.T
+    upper = np.triu_indices(r)
+    total = KroneckerSum(k, r, torch.empty(0, dtype=torch.float64))
+    for rows in (slice(0, 2), slice(2, n)):
+        total.add(torch.from_numpy(x[rows]), torch.from_numpy(w[rows][:, *upper]))
+    expected = sum(np.kron(own, np.outer(row, row)) for row, own in zip(x, w, strict=True))
+    np.testing.assert_allclose(total.matrix().numpy(), expected, rtol=1e-12, atol=1e-12)
+    forms = QuadraticForms(torch.from_numpy(matrix), k, r)(torch.from_numpy(x)).numpy()
+    blocks = np.einsum("ij,ajbl,il->iab", x, matrix.reshape(r, k, r, k), x, optimize=True)
+    np.testing.assert_allclose(forms, blocks[:, *upper], rtol=1e-10, atol=1e-10 * np.abs(blocks).max())
+
+
+@pytest.mark.parametrize("k", [1, 7, 200, 391, 800])
+def test_a_form_of_one_triangle_is_that_of_the_whole_matrix(k: int):
+    rng = np.random.default_rng(k)
+    x, root = rng.normal(size=(9, k)), rng.normal(size=(k, k))
+    matrix = root + root.T
+    found = quadratic_form(torch.from_numpy(x), torch.from_numpy(matrix)).numpy()
+    size = np.abs(x) @ np.abs(matrix) * np.abs(x)
+    assert np.all(np.abs(found - np.einsum("ij,jk,ik->i", x, matrix, x)) < 1e-14 * size.sum(1))
 
 
 @pytest.mark.parametrize(

@@ -326,6 +326,18 @@ def test_a_part_of_the_directions_is_close_and_its_systems_are_exact(kind, ridge
     torch.testing.assert_close(leftover, torch.cat([chunk.leftover for chunk in exact.chunks()]), rtol=1e-2, atol=2e-3)
 
 
+def test_a_ridge_that_outweighs_the_data_is_all_that_a_part_of_the_directions_sees(monkeypatch):
+    """Along every direction, those that are left out too: A is then ‖x̃‖²/Λ, whatever the records are."""
+    layer = sparse_layer("softmax", n=60, p=24, ridge=1e8)[True]
+    monkeypatch.setattr(kronecker, "kronecker_memory", lambda size: 1e9)
+    part = kronecker.kronecker_curvature(layer, 4.0)
+    assert part.basis.rest is not None
+    records = layer.records(slice(0, 60))
+    expected = records.lengths.square() * (records.gradient * records.pull).sum(1) / 1e8
+    found = pd.DataFrame(score_by(part), columns=CURVED)["newton"].to_numpy()
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-4)
+
+
 def test_what_the_chosen_curvature_is_and_why():
     size = Size(50_000, 2049, 1000, "softmax")
     assert choose("auto", Size(1797, 129, 10, "softmax"), 4.0) == ("dense", "the exact Hessian fits into memory")
@@ -403,3 +415,30 @@ def test_refine_must_be_a_share_and_exact_curvatures_say_nothing():
     assert (off.score, off.sampled) == ("leverage", 60)
     wanted = np.median((found[0]["leverage"] - exact["leverage"]).abs() / exact["leverage"])
     assert off.median_error == pytest.approx(wanted, rel=1e-4)
+
+
+@pytest.mark.parametrize("ridge", [0.0, 1.0])
+@pytest.mark.parametrize("method", ["blocks", "kronecker", "iterative"])
+def test_features_that_are_all_zero_decide_nothing(method, ridge):
+    rng = np.random.default_rng(0)
+    targets = {"softmax": rng.integers(0, 3, 20), "logistic": rng.integers(0, 2, (20, 3))}
+    for head, y in targets.items():
+        layer = LastLayer(np.zeros((20, 4)), rng.normal(size=(20, 3)), y, head=head, ridge=ridge, bias=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = score(layer, CURVED, curvature=method, progress=False)
+        assert not found.to_numpy().any()
+
+
+@pytest.mark.parametrize("method", ["blocks", "kronecker"])
+def test_refined_scores_of_tilted_targets_are_as_exact_as_others(method):
+    """With class weights and smoothing the pull of a record is no multiple of its gradient."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(120, 4))
+    outputs, y = x @ rng.normal(size=(4, 5)), rng.integers(0, 5, 120)
+    layer = LastLayer(x, outputs, y, ridge=1.0, class_weight=[1.0, 2.0, 0.1, 1.0, 5.0], label_smoothing=0.2)
+    names = ["influence", "newton"]
+    exact = score(layer, names, curvature="dense", progress=False)
+    found = score(layer, names, curvature=method, refine=1.0, progress=False)
+    for name in names:
+        np.testing.assert_allclose(found[name], exact[name], rtol=1e-6, atol=1e-6 * exact[name].abs().median())

@@ -230,7 +230,13 @@ def test_a_store_of_something_else_is_refused(tmp_path):
         changed[position][59, 0] += 1e-3
         with pytest.raises(InputError, match="is of a run with other records; use another folder"):
             score(LastLayer(*changed, ridge=0.5), store=tmp_path)
+    with pytest.raises(InputError, match="is of a run with other records"):
+        score(LastLayer(x, z, y, ridge=0.5, sample_weight=np.full(len(x), 2.0)), store=tmp_path)
+    with pytest.raises(InputError, match="is of a run with other records"):  # the same numbers of another precision
+        score(LastLayer(x.astype(np.float64), z, y, ridge=0.5), store=tmp_path)
     cases = {
+        "bias": lambda: score(LastLayer(x, z, y, ridge=0.5, bias=False), store=tmp_path),
+        "label_smoothing": lambda: score(LastLayer(x, z, y, ridge=0.5, label_smoothing=0.1), store=tmp_path),
         "ridge": lambda: score(LastLayer(x, z, y, ridge=0.6), store=tmp_path),
         "penalize_bias": lambda: score(LastLayer(x, z, y, ridge=0.5, penalize_bias=False), store=tmp_path),
         "coefficients": lambda: score(LastLayer(x, z, y, ridge=0.5, coefficients=np.ones((5, 3))), store=tmp_path),

@@ -30,6 +30,7 @@ from noshadow.curvature.outputs import CoupledCurvature, kind_of
 from noshadow.curvature.protocol import Advance, Leverages, Size
 from noshadow.curvature.removal import LEVERAGE_FLOOR
 from noshadow.curvature.stationary import Stationarity
+from noshadow.curvature.symmetric import quadratic_form
 from noshadow.heads import make_head
 from noshadow.layer import LastLayer
 from noshadow.memory import GIB
@@ -38,6 +39,7 @@ from noshadow.records import Records
 __all__ = ["BlocksCurvature", "blocks_curvature", "blocks_memory", "blocks_refusal", "blocks_work"]
 
 _LEAST_TRACE = 1e-30  # of a block, relative to the largest: a class that no record comes near
+_TINY = torch.finfo(torch.float64).tiny
 _LEAST_COUPLING = 1e-10  # of a direction of the classes, in units of the blocks: rounding
 
 
@@ -104,7 +106,7 @@ def blocks_curvature(layer: LastLayer, memory: float, advance: Advance = lambda 
     beside = kronecker_curvature(layer, memory, advance)
     kind, basis = kind_of(layer), beside.basis
     width = 1 if kind == "one" else layer.n_outputs
-    k = basis.vectors.shape[1]
+    k = max(1, basis.vectors.shape[1])  # features that are all 0 leave none
     sizes = basis.vectors.new_empty((layer.n, width))
     traces, null = sizes.new_zeros(width), 0
     spare = memory * GIB - 8.0 * layer.n * width - GIB * kronecker_memory(Size.of(layer))
@@ -116,7 +118,7 @@ def blocks_curvature(layer: LastLayer, memory: float, advance: Advance = lambda 
         for rows in layer.chunks(beside.chunk):
             x = layer.records(rows).times(basis.vectors)
             for column, inverse in zip(found.classes.tolist(), found.inverses, strict=True):
-                sizes[rows, column] = ((x @ inverse) * x).sum(1).clamp_(min=0.0)
+                sizes[rows, column] = quadratic_form(x, inverse).clamp_(min=0.0)
         if group == width and kind == "coupled" and basis.rest is None and keeps_blocks(k, width, memory):
             kept = ClassBlocks(found.inverses, basis.frame)
     coupling = _coupling(layer, sizes, traces, k, beside.chunk) if kind == "coupled" else None
@@ -131,7 +133,7 @@ def _coupling(layer: LastLayer, sizes: Tensor, traces: Tensor, k: int, chunk: in
         total += CoupledCurvature.of(layer.records(rows)).total(sizes[rows].sqrt())
     total /= k
     total.fill_diagonal_(1.0)
-    equal = torch.rsqrt((traces / traces.amax()).clamp(min=_LEAST_TRACE))
+    equal = torch.rsqrt((traces / traces.amax().clamp(min=_TINY)).clamp(min=_LEAST_TRACE))
     equal = (equal / torch.linalg.vector_norm(equal)).unsqueeze(1)
     total = total - equal @ (equal.T @ total)
     total = total - (total @ equal) @ equal.T

@@ -19,6 +19,7 @@ from noshadow.curvature.inverse import psd_inverse
 from noshadow.curvature.kronecker import KroneckerCurvature
 from noshadow.curvature.operator import Precondition
 from noshadow.curvature.outputs import CoupledCurvature, kind_of
+from noshadow.curvature.symmetric import add_gram, mirrored
 from noshadow.memory import GIB
 from noshadow.records import Records
 
@@ -50,11 +51,11 @@ def class_groups(beside: KroneckerCurvature, size: int) -> Iterator[Group]:
             records = layer.records(rows)
             x = records.times(basis.vectors)
             for block, weight in zip(gram, class_weights(records, kind)[:, classes].T, strict=True):
-                block.addmm_(x.T, x * weight.unsqueeze(1))
+                add_gram(block, x, x * weight.unsqueeze(1))
         gram += basis.penalty
         traces, null = gram.diagonal(dim1=1, dim2=2).sum(1), 0
         for block in gram:
-            inverse, vanishing, _ = psd_inverse(block.clone())
+            inverse, vanishing, _ = psd_inverse(mirrored(block))
             block.copy_(inverse)
             null += vanishing
         yield Group(classes, gram, traces, null)

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from noshadow.curvature.gram import KroneckerSum, QuadraticForms, SquaredLengths, most_records
 from noshadow.curvature.inverse import psd_inverse
+from noshadow.curvature.outputs import CoupledCurvature
 from noshadow.curvature.protocol import Advance, Removal, Size
 from noshadow.curvature.removal import SAFE_LEVERAGE, remove_by_steps, remove_coupled, remove_uncoupled
 from noshadow.curvature.stationary import Fit, Stationarity, gives_parameters
@@ -41,7 +42,7 @@ from noshadow.layer import LastLayer
 from noshadow.memory import GIB
 from noshadow.passes import summed
 from noshadow.records import Records
-from noshadow.triangles import diagonal_places, packed_size, unpack
+from noshadow.triangles import diagonal_places, packed_outer, packed_size, twice_off_diagonal, unpack
 
 __all__ = ["DenseCurvature", "DenseLeverages", "dense_curvature", "dense_memory", "dense_refusal"]
 
@@ -88,12 +89,17 @@ class DenseLeverages:
 
     @cached_property
     def _trace(self) -> Tensor:
-        """tr(W'A) of coupled outputs, (c,)."""
+        """tr(W'A) of coupled outputs, (c,); of many without W' as a matrix."""
+        width = self.block.shape[-1]
         if self.packed is None:
             trace: Tensor = torch.linalg.vecdot(self.curvature.flatten(1), self.block.flatten(1))
             return trace
-        products = self.records.packed_curvature * self.packed
-        return 2.0 * products.sum(1) - products[:, diagonal_places(self.block.shape[-1])].sum(1)
+        if width < _MANY_OUTPUTS:
+            products = self.records.packed_curvature * self.packed
+            return 2.0 * products.sum(1) - products[:, diagonal_places(width)].sum(1)
+        frame = self.records.head.reduce(torch.eye(width + 1).to(self.block))
+        diagonal = self.packed @ (packed_outer(frame.T) * twice_off_diagonal(width).to(frame).unsqueeze(1))
+        return CoupledCurvature.of(self.records).trace_with(self.block, diagonal, frame)
 
     def first_order_shift(self, pull: Tensor) -> Tensor:
         return (self.block @ pull.unsqueeze(2)).squeeze(2) if self.coupled else self.block * pull
@@ -109,7 +115,7 @@ class DenseLeverages:
         undefined = torch.zeros_like(found)
         rest = (~found).nonzero().flatten()
         if len(rest):
-            curvature = unpack(self.records.packed_curvature[rest], self.block.shape[-1])
+            curvature = unpack(self.records.some(rest).packed_curvature, self.block.shape[-1])
             shift[rest], undefined[rest] = remove_coupled(self.block[rest], curvature, start[rest])
         return Removal(shift, undefined)
 
@@ -179,7 +185,8 @@ class DenseCurvature:
         if self.width == 1:
             return torch.cat([form(x) for form in self._forms], dim=1), x @ self._step
         x = x @ self._whitening.transform
-        return torch.cat([form(x) for form in self._forms], dim=1), x @ self._newton
+        (form,) = self._forms
+        return form(x).contiguous(), x @ self._newton
 
     @cached_property
     def _step(self) -> Tensor:

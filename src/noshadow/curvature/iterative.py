@@ -262,7 +262,9 @@ def exact_solver(curvature: Curvature, memory: float) -> Solver | None:
     if beside is None:
         beside = kronecker_curvature(curvature.layer, memory)
     kept = curvature.kept if isinstance(curvature, BlocksCurvature) else None
-    return Solver.of(beside, memory, _CHECK_TOLERANCE, _CHECK_STEPS, kept)
+    # gᵀAg' of a g' that is no multiple of g has the error of the system, not its square
+    tolerance = _CHECK_TOLERANCE if beside.layer.trained is beside.layer.kind else _TOLERANCE
+    return Solver.of(beside, memory, tolerance, _CHECK_STEPS, kept)
 
 
 def iterative_memory(size: Size) -> float:

@@ -344,7 +344,8 @@ def without_own(squares: Tensor, inverse: Tensor, weights: Tensor) -> Tensor:
 
 def rounding(values: Tensor) -> float:
     """Eigenvalues below this are zero, in coordinates in which data and penalty have size 1."""
-    return float(values.amax()) * values.shape[0] * torch.finfo(values.dtype).eps
+    largest = float(values.amax()) if values.numel() else 0.0  # of features that are all 0 there are none
+    return largest * values.shape[0] * torch.finfo(values.dtype).eps
 
 
 def reciprocal(values: Tensor) -> Tensor:

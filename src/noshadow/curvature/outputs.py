@@ -89,6 +89,15 @@ class CoupledCurvature:
         """tr W', (c, 1)."""
         return self.diagonal.sum(1, keepdim=True)
 
+    def trace_with(self, block: Tensor, diagonal: Tensor, frame: Tensor) -> Tensor:
+        """tr(W'A) = ω(2eₜᵀAd − dᵀAd − Σ dₖAₖₖ), (c,), of blocks (c, r, r) in a frame Q (m, r), A = Q block Qᵀ, of which
+        the diagonal (c, m) is at hand."""
+        inner = self.deficit @ frame
+        moved = torch.bmm(block, inner.unsqueeze(2)).squeeze(2)
+        trace: Tensor = torch.linalg.vecdot(2.0 * frame[self.top.squeeze(1)] - inner, moved)
+        trace -= torch.linalg.vecdot(self.deficit, diagonal)
+        return trace if self.weights is None else trace * self.weights.squeeze(1)
+
     def along(self, frame: Tensor) -> Tensor:
         """qᵀW'q for every column q of a frame (m, r), (c, r)."""
         inner = self.deficit @ frame

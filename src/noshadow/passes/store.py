@@ -24,7 +24,7 @@ from noshadow.layer import LastLayer
 
 __all__ = ["SCHEMA", "Store", "layer_identity"]
 
-SCHEMA = 2
+SCHEMA = 3
 """Raised when the same names mean something else, or when passes sum something else under their names."""
 _ROWS = 65_536
 

@@ -17,6 +17,7 @@ import pandas as pd
 from noshadow._version import __version__
 from noshadow.accuracy import check
 from noshadow.candidates import refuse_what_members_have, score_candidates
+from noshadow.comparison import check_held_out
 from noshadow.curvature import Choice, Curvature, Size, build_chosen, choose, exact_solver
 from noshadow.curvature.alone import stand_alone
 from noshadow.diagnostics import Accuracy, Diagnostics, concerns
@@ -157,6 +158,9 @@ def score(
         frame = score_candidates(layer, candidates, scores, curvature=curvature, memory=memory, progress=progress)
         _require_finite({str(name): column.to_numpy() for name, column in frame.items()})
         return frame
+    if held_out is not None:
+        require_ratable(layer, spread, gap, held_out)
+        check_held_out(held_out, layer)
     frame, diagnostics = score_with_diagnostics(
         layer,
         scores,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from noshadow.errors import name_rows
 from noshadow.layer import LastLayer
 from noshadow.predict import Calibration
+from noshadow.repeats import Repeats
 
 __all__ = ["FEW_HELD_OUT", "Accuracy", "Diagnostics", "concerns"]
 
@@ -92,6 +93,8 @@ class Diagnostics:
     """Relative distance of the outputs from a linear function of the features."""
     trace_agreement: float | None = None
     """Rank correlation of what the trace and the final outputs say of the records; None without a trace."""
+    repeats: Repeats = field(default_factory=Repeats)
+    """Records that are there more than once."""
     calibration: Calibration | None = None
     """What the predicted success rates rest on; None where there are none."""
     flagged: tuple[int, ...] = ()
@@ -144,6 +147,7 @@ def concerns(layer: LastLayer, found: Diagnostics, fitted: bool = False) -> list
             f"{found.trace_agreement:.2f}): it is of other records, in another order, or of another model; record it "
             "on the same data in the same order"
         )
+    messages += _of_repeats(found.repeats)
     messages += _of_rates(found.calibration)
     if found.null_directions:
         messages.append(
@@ -152,6 +156,28 @@ def concerns(layer: LastLayer, found: Diagnostics, fitted: bool = False) -> list
             "the ridge= that the model was trained with"
         )
     return messages + _of_leverage(layer, found)
+
+
+def _of_repeats(found: Repeats) -> list[str]:
+    """Records that hide each other, and records of which a model can fit only one."""
+    messages = []
+    if found.same:
+        messages.append(
+            f"features: {len(found.same)} records are there more than once with the same target "
+            f"({_first(found.same)}): leaving one out changes less beside its twin, so that they look safer than they "
+            "are: an attacker who knows the record sees that it is in; keep one of each to see how exposed it is"
+        )
+    if found.other:
+        messages.append(
+            f"features: {len(found.other)} records have the features of another record with another target "
+            f"({_first(found.other)}): a model fits the one at the cost of the other, and leaving one out frees its "
+            "twin; check the labels"
+        )
+    return messages
+
+
+def _first(rows: Sequence[int]) -> str:
+    return f"{name_rows(rows)}, counted from 0"
 
 
 def _of_leverage(layer: LastLayer, found: Diagnostics) -> list[str]:

@@ -39,6 +39,7 @@ from noshadow.rating import (
     read_spreads,
     require_ratable,
 )
+from noshadow.repeats import find_repeats
 from noshadow.scores import SCORES, resolve
 from noshadow.trace import Trace
 from noshadow.trace.binding import rank_agreement
@@ -244,6 +245,7 @@ def score_with_diagnostics(
     _require_finite(values)
     if remembered is not None:
         diagnostics = replace(diagnostics, trace_agreement=rank_agreement(remembered, layer))
+    diagnostics = replace(diagnostics, repeats=find_repeats(layer))
     settled = settled and not (basis and learned_features(layer, values, held_out))
     if settled:  # of trained features leverage 1 says little: training again makes others
         diagnostics = replace(diagnostics, certain=stand_alone(layer, diagnostics.flagged, working_memory(memory)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from noshadow.errors import name_rows
 from noshadow.layer import LastLayer
@@ -93,6 +93,8 @@ class Diagnostics:
     """Relative distance of the outputs from a linear function of the features."""
     trace_agreement: float | None = None
     """Rank correlation of what the trace and the final outputs say of the records; None without a trace."""
+    lone_epoch: Literal["last", "other"] | None = None
+    """Of a trace of one epoch: whether that is the final model."""
     repeats: Repeats = field(default_factory=Repeats)
     """Records that are there more than once."""
     calibration: Calibration | None = None
@@ -146,6 +148,12 @@ def concerns(layer: LastLayer, found: Diagnostics, fitted: bool = False) -> list
             f"trace: records that it has ahead are not ahead in the final outputs (rank correlation "
             f"{found.trace_agreement:.2f}): it is of other records, in another order, or of another model; record it "
             "on the same data in the same order"
+        )
+    if found.lone_epoch is not None:
+        adds = "and it is that of the final outputs: it adds nothing" if found.lone_epoch == "last" else "hardly a run"
+        messages.append(
+            f"trace: it holds one epoch, {adds}; call trace.update(model, data) after every epoch, or make it of "
+            "several checkpoints"
         )
     messages += _of_repeats(found.repeats)
     messages += _of_rates(found.calibration)

@@ -42,7 +42,7 @@ from noshadow.rating import (
 from noshadow.repeats import find_repeats
 from noshadow.scores import SCORES, resolve
 from noshadow.trace import Trace
-from noshadow.trace.binding import rank_agreement
+from noshadow.trace.binding import lone_epoch, rank_agreement
 
 if TYPE_CHECKING:
     from noshadow.passes.ray_tasks import RayTasks
@@ -244,7 +244,8 @@ def score_with_diagnostics(
                 diagnostics = _diagnostics(point, hessian, found, choice, accuracy)
     _require_finite(values)
     if remembered is not None:
-        diagnostics = replace(diagnostics, trace_agreement=rank_agreement(remembered, layer))
+        agreement, lone = rank_agreement(remembered, layer), lone_epoch(remembered, layer)
+        diagnostics = replace(diagnostics, trace_agreement=agreement, lone_epoch=lone)
     diagnostics = replace(diagnostics, repeats=find_repeats(layer))
     settled = settled and not (basis and learned_features(layer, values, held_out))
     if settled:  # of trained features leverage 1 says little: training again makes others

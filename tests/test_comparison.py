@@ -185,3 +185,88 @@ def test_one_member_is_not_taken_for_every_record_of_its_class(small):
     x, y, model = small
     notes = told(model, (x[:1], y[:1]), held_out=(x[201:], y[201:]), rerun=trained(x[:201], y[:201], 1, 25, 3))
     assert not [note for note in notes if "are training records" in note]
+
+
+def arrays_of(model, data):
+    with torch.no_grad():
+        outputs = model(data[0])
+        return model[:-1](data[0]), outputs, data[1]
+
+
+def heard(layer, held_out):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", NoshadowWarning)
+        score(layer, spread=(1.0, 1.0), held_out=held_out)
+    return [str(one.message) for one in caught if str(one.message).startswith("held_out: ")]
+
+
+def test_score_checks_held_out_records_as_an_audit_does_and_a_pair_as_far_as_it_can(recipe):
+    (model, _), _, members, others = recipe
+    head = "squared" if model[-1].out_features == 1 else "softmax"
+    x, z, y = arrays_of(model, members)
+    u, v, w = arrays_of(model, others)
+    layer = LastLayer(x, z, y, head=head)
+
+    def both(rows_in, rows_out, targets=None):
+        parts = [torch.cat([a[rows_in], b[rows_out]]) for a, b in ((x, u), (z, v), (y, w))]
+        parts[2] = parts[2] if targets is None else targets(parts[2])
+        return LastLayer(*parts, head=head), (parts[1], parts[2])
+
+    none, every = slice(0), slice(None)
+    for held_out in both(none, every):
+        assert not heard(layer, held_out)
+    for held_out in both(slice(15), every):
+        (note,) = heard(layer, held_out)
+        assert f"15 of its {len(w) + 15} records are training records" in note
+    for held_out in both(every, none):
+        with pytest.raises(InputError, match=r"held_out: .* are training records"):
+            score(layer, spread=(1.0, 1.0), held_out=held_out)
+    change = (lambda y: y + 100.0) if head == "squared" else (lambda y: y * 0)
+    for held_out in both(none, every, change):
+        notes = heard(layer, held_out)
+        assert any("split one shuffled pool, and prepare both parts alike" in note for note in notes)
+
+
+def test_held_out_outputs_of_another_number_of_classes_are_refused():
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(80, 4))
+    layer = LastLayer(x, x @ generator.normal(size=(4, 3)), generator.integers(0, 3, 80), head="softmax", ridge=1.0)
+    with pytest.raises(InputError, match="held_out: outputs with 4 columns, but the layer has 3"):
+        score(layer, spread=(1.0, 1.0), held_out=(generator.normal(size=(50, 4)), generator.integers(0, 3, 50)))
+
+
+def test_outputs_of_one_number_that_meet_by_chance_are_no_members():
+    """One in a hundred may have the logit and the target of a member; more are told of."""
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(20_000, 1)).astype(np.float32)
+    y = (generator.random(20_000) < 0.5).astype(int)
+    layer = LastLayer(x[:10_000], x[:10_000], y[:10_000], head="logistic", ridge=1.0)
+    for met in (90, 150):
+        x[10_000 : 10_000 + met], y[10_000 : 10_000 + met] = x[:met], y[:met]
+        notes = [one for one in heard(layer, (x[10_000:], y[10_000:])) if "training records" in one]
+        assert len(notes) == (met > 100)
+
+
+def test_a_rerun_without_held_out_records_is_used_for_values_and_said_to_go_unused_for_classes(recipe):
+    (model, rerun), _, members, _ = recipe
+    notes = [one for one in told(model, members, rerun=rerun) if "without held_out= it goes unused" in one]
+    if model[-1].out_features == 1:
+        assert not notes
+        found = noshadow.audit(model, members, optimizer="adam", rerun=rerun)
+        assert found.metadata["calibration"]["source"] == "rerun"
+        assert "attack_accuracy" in found.table
+    else:
+        assert len(notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("head", "words"), [("logistic", "rerun: independent labels"), ("squared", "rerun: rates are predicted for one")]
+)
+def test_a_rerun_of_a_head_without_rates_is_refused_by_its_own_name(head, words):
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(50, 4))
+    y = generator.normal(size=(50, 3))
+    y = (y > 0).astype(int) if head == "logistic" else y
+    first, second = (LastLayer(x, x @ generator.normal(size=(4, 3)), y, head=head) for _ in "ab")
+    with pytest.raises(InputError, match=words):
+        noshadow.audit(first, rerun=second)

@@ -17,13 +17,14 @@ from noshadow.layer import LastLayer
 from noshadow.likeness import note_unlike
 from noshadow.predict import rms_difference, statistic
 
-__all__ = ["Read", "compare_runs"]
+__all__ = ["Read", "check_held_out", "compare_runs"]
 
 _APART = 1.4  # factor between the statistics of two runs that no seed explains
 _CHUNK = 65_536  # records at a time
 _DIRECTIONS, _GRAIN = 3, 1e-4  # by which a record is known again: in so many directions, to this share of the spread
 _CERTAIN, _LIKELY = 5.0, 3.0  # standard errors of a difference that is taken for one, and that is told of
 _COPY = 0.01  # of the spread of φ over records: two runs are further apart, a copy in fewer digits is not
+_CHANCE = 0.01  # share of records that may have the outputs of another by chance
 Read = Callable[[Any, Any], LastLayer]
 
 
@@ -50,23 +51,82 @@ def compare_runs(
     others = None
     if held_out is not None:
         others = _require_layer(held_out, "held_out") if complete else read(model, held_out)
-        _require_alike(others, members, "held_out")
-        if others.n_columns == members.n_columns:
-            _require_others(others, members)
-        note_unlike(others, members)
+        check_held_out(others, members)
     if rerun is None:
         return None, others
+    _require_one_statistic(members)
     first, second = _rerun_layers(rerun, others is not None) if complete else (read(rerun, data), None)
     inside = _spread(members, first, "rerun")
     _note_copy(members, inside)
-    if others is None:  # of classes nothing says how far records move
-        return (None if members.kind.classifies else (inside, inside)), None
+    if others is None:
+        if members.kind.classifies:  # nothing says how far records move
+            _note_unused()
+            return None, None
+        return (inside, inside), None
     if second is None and complete:
         raise InputError("rerun: with held_out pass a pair of LastLayers, of the members and of the held-out records")
     second = second or read(rerun, held_out)
     _require_trained_alike(members, others, first, second)
     _note_other_fit(members, others, first, second)
     return (inside, _spread(others, second, "rerun")), others
+
+
+def check_held_out(held_out: Any, members: LastLayer) -> None:
+    """Refuse held-out records that are members, and warn of some that are, or that are not of the members' kind.
+
+    held_out  a LastLayer of the same model; or a pair (outputs, targets), of which less can be told: records are then
+              known again by all outputs, to the last bit of float32, and the target
+    """
+    if isinstance(held_out, LastLayer):
+        _require_alike(held_out, members, "held_out")
+        known = held_out.n_columns == members.n_columns
+        if known:
+            _require_others(held_out, members)
+        note_unlike(held_out, members, known)
+        return
+    others = _layer_of_pair(held_out, members)
+    if others is not None:
+        _require_others(others, members, features=False)
+        note_unlike(others, members, features=False)
+
+
+def _layer_of_pair(held_out: Any, members: LastLayer) -> LastLayer | None:
+    """Outputs and targets as a layer whose features are not looked at; None where the rates will refuse them."""
+    try:
+        outputs, targets = held_out
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NoshadowWarning)  # of a layer that nobody asked for
+            found = LastLayer(np.zeros((len(outputs), 1)), outputs, targets, head=members.head)
+    except (InputError, TypeError, ValueError):
+        return None
+    if found.n_outputs != members.n_outputs:
+        raise InputError(
+            f"held_out: outputs with {found.n_outputs} columns, but the layer has {members.n_outputs}; pass those of "
+            "the same model"
+        )
+    return found
+
+
+def _require_one_statistic(members: LastLayer) -> None:
+    """Refuse a rerun of a head that has no predicted rates."""
+    if not members.kind.signals:
+        raise InputError(
+            "rerun: independent labels have no single attack statistic; audit a label at a time, or leave rerun out"
+        )
+    if not members.kind.classifies and members.n_outputs > 1:
+        raise InputError(
+            f"rerun: rates are predicted for one output, this model has {members.n_outputs}; audit one at a time, or "
+            "leave rerun out"
+        )
+
+
+def _note_unused() -> None:
+    warnings.warn(
+        "rerun: without held_out= it goes unused: two runs say how far an attack's statistic moves by chance, and only "
+        "records that neither was trained on how far training moved it; pass held_out=",
+        NoshadowWarning,
+        stacklevel=3,
+    )
 
 
 def _rerun_layers(rerun: Any, paired: bool) -> tuple[LastLayer, LastLayer | None]:
@@ -83,20 +143,22 @@ def _require_layer(value: Any, name: str) -> LastLayer:
     return value
 
 
-def _require_others(others: LastLayer, members: LastLayer) -> None:
+def _require_others(others: LastLayer, members: LastLayer, features: bool = True) -> None:
     """Refuse held-out records that are members, by features, outputs and target; fewer than half are told of.
 
-    Tables of a few categories repeat themselves: what the members do among each other is no sign of anything.
+    Tables of a few categories repeat themselves: what the members do among each other is no sign of anything. Without
+    the features, nor is one in a hundred.
     """
     if members.n < 2:  # nothing says how far two records are apart
         return
-    marks, own = _marks(others, members), Counter(_marks(members, members))
+    told_by = _marks if features else _marks_of_outputs
+    marks, own = told_by(others, members), Counter(told_by(members, members))
     shared = [row for row, mark in enumerate(marks) if mark in own]
     repeated = sum(count for count in own.values() if count > 1) / members.n
     said = f"held_out: {len(shared)} of its {others.n} records are training records, first {name_rows(shared[:3])} "
     if len(shared) > max(0.5, 2.0 * repeated) * others.n:
         raise InputError(f"{said}(counted from 0); pass records that the model was not trained on")
-    if len(shared) > 2.0 * repeated * others.n:
+    if len(shared) > max(2.0 * repeated, 0.0 if features else _CHANCE) * others.n:
         warnings.warn(
             f"{said}(counted from 0), or the same in all that the last layer sees: they make held-out records look "
             "better fitted than they are, and predicted rates too low; leave them out",
@@ -116,6 +178,13 @@ def _marks(layer: LastLayer, members: LastLayer) -> list[bytes]:
     cells = torch.where(scale > 0, values / (_GRAIN * scale), 0.0).round()
     targets = layer.targets.reshape(layer.n, -1).to(cells)
     return [row.tobytes() for row in (torch.cat([cells, targets], 1) + 0.0).numpy()]  # −0 is 0
+
+
+def _marks_of_outputs(layer: LastLayer, members: LastLayer) -> list[bytes]:
+    """What a record is known by where nothing is known of its features: outputs in float32, and target."""
+    parts = [layer.records(rows).outputs.to(device="cpu", dtype=torch.float32) for rows in layer.chunks(_CHUNK)]
+    targets = layer.targets.reshape(layer.n, -1).to(device="cpu", dtype=torch.float32)
+    return [row.tobytes() for row in (torch.cat([torch.cat(parts), targets], 1) + 0.0).numpy()]
 
 
 def _seen(layer: LastLayer, directions: Tensor) -> Tensor:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from noshadow.errors import name_rows
 from noshadow.layer import LastLayer
 from noshadow.predict import Calibration
+from noshadow.repeats import Repeats
 
 __all__ = ["FEW_HELD_OUT", "LEFT_OPEN", "Accuracy", "Diagnostics", "concerns"]
 
@@ -94,6 +95,10 @@ class Diagnostics:
     """Relative distance of the outputs from a linear function of the features."""
     trace_agreement: float | None = None
     """Rank correlation of what the trace and the final outputs say of the records; None without a trace."""
+    lone_epoch: Literal["last", "other"] | None = None
+    """Of a trace of one epoch: whether that is the final model."""
+    repeats: Repeats = field(default_factory=Repeats)
+    """Records that are there more than once."""
     calibration: Calibration | None = None
     """What the predicted success rates rest on; None where there are none."""
     flagged: tuple[int, ...] = ()
@@ -151,6 +156,13 @@ def concerns(layer: LastLayer, found: Diagnostics, fitted: bool = False) -> list
             f"{found.trace_agreement:.2f}): it is of other records, in another order, or of another model; record it "
             "on the same data in the same order"
         )
+    if found.lone_epoch is not None:
+        adds = "and it is that of the final outputs: it adds nothing" if found.lone_epoch == "last" else "hardly a run"
+        messages.append(
+            f"trace: it holds one epoch, {adds}; call trace.update(model, data) after every epoch, or make it of "
+            "several checkpoints"
+        )
+    messages += _of_repeats(found.repeats)
     messages += _of_rates(found.calibration)
     if found.null_directions:
         messages.append(
@@ -159,6 +171,28 @@ def concerns(layer: LastLayer, found: Diagnostics, fitted: bool = False) -> list
             "the ridge= that the model was trained with"
         )
     return messages + _of_leverage(layer, found)
+
+
+def _of_repeats(found: Repeats) -> list[str]:
+    """Records that hide each other, and records of which a model can fit only one."""
+    messages = []
+    if found.same:
+        messages.append(
+            f"features: {len(found.same)} records are there more than once with the same target "
+            f"({_first(found.same)}): leaving one out changes less beside its twin, so that they look safer than they "
+            "are: an attacker who knows the record sees that it is in; keep one of each to see how exposed it is"
+        )
+    if found.other:
+        messages.append(
+            f"features: {len(found.other)} records have the features of another record with another target "
+            f"({_first(found.other)}): a model fits the one at the cost of the other, and leaving one out frees its "
+            "twin; check the labels"
+        )
+    return messages
+
+
+def _first(rows: Sequence[int]) -> str:
+    return f"{name_rows(rows)}, counted from 0"
 
 
 def _of_leverage(layer: LastLayer, found: Diagnostics) -> list[str]:

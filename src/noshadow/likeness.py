@@ -29,12 +29,15 @@ _FOLLOWS = 0.3  # correlation of the members' outputs with their targets of whic
 _FEWEST = 100  # held-out records for that
 
 
-def note_unlike(others: LastLayer, members: LastLayer) -> None:
-    """Warn of held-out records that are not of the members' kind: by classes or values, features, and what fits."""
+def note_unlike(others: LastLayer, members: LastLayer, features: bool = True) -> None:
+    """Warn of held-out records that are not of the members' kind: by classes or values, features, and what fits.
+
+    features  those of both are known
+    """
     if not members.kind.signals or min(others.n, members.n) < 2:
         return
     found = _of_classes(others, members) if members.kind.classifies else _of_values(others, members)
-    found = found or _of_features(others, members) or _of_fit(others, members)
+    found = found or (_of_features(others, members) if features else None) or _of_fit(others, members)
     if found is not None:
         warnings.warn(
             f"held_out: {found}; predicted rates take the difference for what training did: split one shuffled pool, "

@@ -17,6 +17,7 @@ import pandas as pd
 from noshadow._version import __version__
 from noshadow.accuracy import check
 from noshadow.candidates import refuse_what_members_have, score_candidates
+from noshadow.comparison import check_held_out
 from noshadow.curvature import Choice, Curvature, Size, build_chosen, choose, exact_solver
 from noshadow.curvature.alone import stand_alone
 from noshadow.diagnostics import Accuracy, Diagnostics, concerns
@@ -38,9 +39,10 @@ from noshadow.rating import (
     read_spreads,
     require_ratable,
 )
+from noshadow.repeats import find_repeats
 from noshadow.scores import SCORES, resolve
 from noshadow.trace import Trace
-from noshadow.trace.binding import rank_agreement
+from noshadow.trace.binding import lone_epoch, rank_agreement
 
 if TYPE_CHECKING:
     from noshadow.passes.ray_tasks import RayTasks
@@ -157,6 +159,9 @@ def score(
         frame = score_candidates(layer, candidates, scores, curvature=curvature, memory=memory, progress=progress)
         _require_finite({str(name): column.to_numpy() for name, column in frame.items()})
         return frame
+    if held_out is not None:
+        require_ratable(layer, spread, gap, held_out)
+        check_held_out(held_out, layer)
     frame, diagnostics = score_with_diagnostics(
         layer,
         scores,
@@ -239,7 +244,9 @@ def score_with_diagnostics(
                 diagnostics = _diagnostics(point, hessian, found, choice, accuracy)
     _require_finite(values)
     if remembered is not None:
-        diagnostics = replace(diagnostics, trace_agreement=rank_agreement(remembered, layer))
+        agreement, lone = rank_agreement(remembered, layer), lone_epoch(remembered, layer)
+        diagnostics = replace(diagnostics, trace_agreement=agreement, lone_epoch=lone)
+    diagnostics = replace(diagnostics, repeats=find_repeats(layer))
     settled = settled and not (basis and learned_features(layer, values, held_out))
     if settled:  # of trained features leverage 1 says little: training again makes others
         diagnostics = replace(diagnostics, certain=stand_alone(layer, diagnostics.flagged, working_memory(memory)))

@@ -35,11 +35,11 @@ def trained(request):
         return LastLayer(body(x), outputs[-1], y), torch.stack(outputs), y
 
 
-def said(layer, trace):
+def said(layer, trace, words="not ahead in the final outputs"):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         noshadow.score(layer, trace=trace, progress=False)
-    return [str(one.message) for one in caught if "not ahead in the final outputs" in str(one.message)]
+    return [str(one.message) for one in caught if words in str(one.message)]
 
 
 def test_its_own_trace_is_not_remarked_on(trained):
@@ -58,3 +58,21 @@ def test_a_trace_in_another_order_is_named(trained):
     for trace in (Trace.from_outputs(outputs[:, order]), losses[:, order]):
         (message,) = said(layer, trace)
         assert "in another order" in message
+
+
+def test_a_trace_of_one_epoch_is_well_defined_and_said_to_be_hardly_a_run(trained):
+    layer, outputs, y = trained
+    final = noshadow.score(layer)
+    for place, words in ((-1, "it is that of the final outputs: it adds nothing"), (5, "hardly a run")):
+        recorded = Trace("softmax")
+        recorded.update(outputs=outputs[place], targets=y)
+        for trace in (recorded, Trace.from_outputs(outputs[place][None])):
+            (note,) = said(layer, trace, "trace: it holds one epoch")
+            assert words in note
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = noshadow.score(layer, trace=trace)
+                at = noshadow.score(LastLayer(layer.features, outputs[place], y))
+            np.testing.assert_allclose(found["exposure"], at["exposure"], rtol=1e-6)
+            assert list(found) == list(final)  # no spread over epochs
+    assert not said(layer, Trace.from_outputs(outputs[-2:]), "trace: it holds")

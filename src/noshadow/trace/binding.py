@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from noshadow.trace.memory import Memory, marks_of, require_same
 if TYPE_CHECKING:
     from noshadow.trace.trace import Trace
 
-__all__ = ["losses_for", "rank_agreement", "require_bound"]
+__all__ = ["lone_epoch", "losses_for", "rank_agreement", "require_bound"]
 
 _CHUNK = 65_536  # records at a time
 _FEWEST = 50  # records for a rank correlation that says something
@@ -73,6 +73,18 @@ def rank_agreement(trace: Trace, layer: LastLayer) -> float | None:
     if first.min() == first.max() or second.min() == second.max():
         return None
     return float(stats.spearmanr(first, second).statistic)
+
+
+def lone_epoch(trace: Trace, layer: LastLayer) -> Literal["last", "other"] | None:
+    """Of a trace of one epoch: whether its outputs are the final ones, to the rounding of float32; else None."""
+    mean = trace.mean_outputs
+    if trace.epochs != 1 or mean is None:
+        return None
+    for rows in layer.chunks(_CHUNK):
+        final = layer.records(rows).outputs.cpu()
+        if not torch.allclose(mean[rows].to(final), final, rtol=1e-4, atol=1e-5 * float(final.abs().max())):
+            return "other"
+    return "last"
 
 
 def losses_for(value: Any, layer: LastLayer) -> Tensor:

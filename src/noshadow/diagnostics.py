@@ -178,9 +178,9 @@ def _of_repeats(found: Repeats) -> list[str]:
     messages = []
     if found.same:
         messages.append(
-            f"features: {len(found.same)} records are there more than once with the same target "
-            f"({_first(found.same)}): leaving one out changes less beside its twin, so that they look safer than they "
-            "are: an attacker who knows the record sees that it is in; keep one of each to see how exposed it is"
+            f"features: {len(found.same)} records are there more than once with the same target, or alike in all that "
+            f"the last layer sees ({_first(found.same)}): leaving one out changes less beside its twin, so that both "
+            "look safer than one would; where it is one record given twice, keep one to see how exposed it is"
         )
     if found.other:
         messages.append(

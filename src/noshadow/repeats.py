@@ -45,17 +45,20 @@ def find_repeats(layer: LastLayer) -> Repeats:
     size = max(1, _ENTRIES // layer.n_columns)
     parts = [_marks(layer.records(rows), odd) for rows in layer.chunks(size)]
     features = np.concatenate(parts)
-    _, of_features, copies = np.unique(features, return_inverse=True, return_counts=True)
-    if len(copies) == layer.n:
+    ordered = np.sort(features)
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
+    if not len(twice):
         return Repeats()
-    pairs = np.stack([of_features.reshape(-1), marks_of(layer.targets).numpy()], 1)
-    _, of_pairs, alike = np.unique(pairs, axis=0, return_inverse=True, return_counts=True)
-    with_features, with_both = copies[of_features.reshape(-1)], alike[of_pairs.reshape(-1)]
-    return Repeats(_rows(with_both > 1), _rows(with_features > with_both))
+    rows = np.flatnonzero(np.isin(features, twice))
+    pairs = np.stack([features[rows], marks_of(layer.targets).numpy()[rows]], 1)
+    (with_features, with_both) = (_copies(marks) for marks in (pairs[:, :1], pairs))
+    return Repeats(tuple(rows[with_both > 1].tolist()), tuple(rows[with_features > with_both].tolist()))
 
 
-def _rows(chosen: NDArray[np.bool_]) -> tuple[int, ...]:
-    return tuple(np.flatnonzero(chosen).tolist())
+def _copies(marks: Marks) -> Marks:
+    """How often each row is there, (c,)."""
+    _, place, copies = np.unique(marks, axis=0, return_inverse=True, return_counts=True)
+    return np.asarray(copies[place.reshape(-1)])
 
 
 def _marks(records: Records, odd: Marks) -> Marks:

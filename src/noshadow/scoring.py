@@ -246,7 +246,8 @@ def score_with_diagnostics(
     if remembered is not None:
         agreement, lone = rank_agreement(remembered, layer), lone_epoch(remembered, layer)
         diagnostics = replace(diagnostics, trace_agreement=agreement, lone_epoch=lone)
-    diagnostics = replace(diagnostics, repeats=find_repeats(layer))
+    if curved(computed):  # else nobody has read the features
+        diagnostics = replace(diagnostics, repeats=find_repeats(layer))
     settled = settled and not (basis and learned_features(layer, values, held_out))
     if settled:  # of trained features leverage 1 says little: training again makes others
         diagnostics = replace(diagnostics, certain=stand_alone(layer, diagnostics.flagged, working_memory(memory)))

@@ -336,11 +336,32 @@ def trace_cost() -> list[str]:
     ]
 
 
+def exposure_cost() -> list[str]:
+    results = read("exposure_cost")
+    lines = [
+        "## Everything beside one score",
+        "",
+        "`python benchmarks/exposure_cost.py`, one thread. Processor's time of `noshadow.score(layer, trace=, spread=, "
+        "held_out=)`, all columns with those of the run and the predicted rates, in that of "
+        f'`noshadow.score(layer, scores=["newton"])`: medians of {results["repeats"]} pairs; the goal is '
+        f"{results['goal']}.",
+        "",
+        "| layer | n | `newton` alone | everything | middle half |",
+        "|---|--:|--:|--:|---|",
+    ]
+    return lines + [
+        f"| {row['layer']} | {row['n']:,} | {row['plain_seconds']:.2f} s | {row['ratio']:.2f} "
+        f"| {row['quartiles'][0]:.2f} – {row['quartiles'][1]:.2f} |"
+        for row in results["rows"]
+    ]
+
+
 SECTIONS = {
     "core": core,
     "scale": scale,
     "settings_cost": settings_cost,
     "trace_cost": trace_cost,
+    "exposure_cost": exposure_cost,
     "streaming": streaming,
     "attacks": attacks,
     "shadow": shadow,

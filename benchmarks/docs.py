@@ -318,10 +318,53 @@ def settings_cost() -> list[str]:
     return settings_section(read("settings_cost"))
 
 
+def trace_cost() -> list[str]:
+    results = read("trace_cost")
+    lines = [
+        "## Recording a run",
+        "",
+        "`python benchmarks/trace_cost.py`, one thread. Processor's time of `trace.update(model, data)` in that of a "
+        f"plain evaluation pass over the same records that keeps the outputs, 256 at a time: medians of "
+        f"{results['repeats']} pairs, the middle half of them beside it; the goal is {results['goal']}. Of tensors in "
+        "memory the pass that it is held against is the quickest there is, slices without a loader: of a small model "
+        "it is so short that losses, means and the checks of an epoch count.",
+        "",
+        "| model | data | plain pass | `trace.update` | middle half |",
+        "|---|---|--:|--:|---|",
+    ]
+    return lines + [
+        f"| {row['model']} | {row['data']} | {row['plain_seconds'] * 1e3:.0f} ms | {row['ratio']:.2f} "
+        f"| {row['quartiles'][0]:.2f} – {row['quartiles'][1]:.2f} |"
+        for row in results["rows"]
+    ]
+
+
+def exposure_cost() -> list[str]:
+    results = read("exposure_cost")
+    lines = [
+        "## Everything beside one score",
+        "",
+        "`python benchmarks/exposure_cost.py`, one thread. Processor's time of `noshadow.score(layer, trace=, spread=, "
+        "held_out=)`, all columns with those of the run and the predicted rates, in that of "
+        f'`noshadow.score(layer, scores=["newton"])`: medians of {results["repeats"]} pairs; the goal is '
+        f"{results['goal']}.",
+        "",
+        "| layer | n | `newton` alone | everything | middle half |",
+        "|---|--:|--:|--:|---|",
+    ]
+    return lines + [
+        f"| {row['layer']} | {row['n']:,} | {row['plain_seconds']:.2f} s | {row['ratio']:.2f} "
+        f"| {row['quartiles'][0]:.2f} – {row['quartiles'][1]:.2f} |"
+        for row in results["rows"]
+    ]
+
+
 SECTIONS = {
     "core": core,
     "scale": scale,
     "settings_cost": settings_cost,
+    "trace_cost": trace_cost,
+    "exposure_cost": exposure_cost,
     "streaming": streaming,
     "attacks": attacks,
     "shadow": shadow,

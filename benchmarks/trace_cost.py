@@ -1,16 +1,20 @@
 """What a trace costs: ``Trace.update(model, data)`` against a plain evaluation pass over the same data, as a ratio.
 
-    python benchmarks/trace_cost.py
+    python benchmarks/trace_cost.py [--output results/trace_cost.json]
 
-Both run in turn, several times, on one core; the ratio is that of the medians of the processor's time. A plain pass
-reads a DataLoader in order, in evaluation mode and without gradients, and keeps the outputs.
+Both run in turn, now the one first and now the other, on one thread; a ratio is the median over the pairs of that of
+the processor's time. A plain pass reads a DataLoader in order, in evaluation mode and without gradients, and keeps the
+outputs; the quickest takes slices of tensors in memory.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +23,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from noshadow import Trace
 
-REPEATS = 9
+REPEATS = 25
+GOAL = 1.1
 
 
 class Rows(Dataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -88,25 +93,47 @@ def cases() -> dict[str, tuple[nn.Module, tuple[int, ...], int, int]]:
     }
 
 
-def main() -> None:
-    torch.manual_seed(0)
-    torch.set_num_threads(1)  # so that the processor's time is what is compared, whatever else the machine does
+def paired(ours: Callable[[], Any], plain: Callable[[], Any], repeats: int = REPEATS) -> dict[str, float]:
+    """Processor's seconds of a plain call, and the median ratio of pairs, in changing order."""
+    ours(), plain()
+    ratios, times = [], []
+    for turn in range(repeats):
+        first, second = (seconds(call) for call in ((ours, plain) if turn % 2 else (plain, ours)))
+        own, other = (first, second) if turn % 2 else (second, first)
+        ratios.append(own / other)
+        times.append(other)
+    lower, _, upper = statistics.quantiles(ratios, n=4)
+    middle = statistics.median(ratios)
+    return {"plain_seconds": statistics.median(times), "ratio": middle, "quartiles": [lower, upper]}
+
+
+def measured() -> list[dict[str, Any]]:
+    rows = []
     for name, (model, shape, n, m) in cases().items():
         x, y = torch.randn(n, *shape), torch.randint(0, m, (n,))
         in_memory, by_row = TensorDataset(x, y), Rows(x, y)
-        times: dict[str, list[float]] = {"trace of rows": [], "rows": [], "trace of tensors": [], "tensors": []}
-        of_rows, of_tensors = Trace(), Trace()
-        for _ in range(REPEATS):
-            times["trace of rows"].append(seconds(of_rows.update, model, by_row))
-            times["rows"].append(seconds(plain_pass, model, by_row))
-            times["trace of tensors"].append(seconds(of_tensors.update, model, in_memory))
-            times["tensors"].append(seconds(sliced_pass, model, in_memory))
-        middle = {what: statistics.median(values) for what, values in times.items()}
-        print(
-            f"{name}: {middle['trace of rows'] / middle['rows']:.2f} of a plain pass over records "
-            f"({middle['rows'] * 1e3:.0f} ms), {middle['trace of tensors'] / middle['tensors']:.2f} of the quickest "
-            f"pass over tensors ({middle['tensors'] * 1e3:.0f} ms)"
-        )
+        loader = DataLoader(by_row, batch_size=256)
+        passes = {
+            "a Dataset": (by_row, lambda data=by_row, model=model: plain_pass(model, data)),
+            "a DataLoader": (loader, lambda data=by_row, model=model: plain_pass(model, data)),
+            "tensors": (in_memory, lambda data=in_memory, model=model: sliced_pass(model, data)),
+        }
+        for what, (data, plain) in passes.items():
+            trace = Trace()
+            found = paired(lambda trace=trace, data=data, model=model: trace.update(model, data), plain)
+            rows.append({"model": name, "data": what, **found})
+            print(f"{name}, {what}: {found['ratio']:.3f} of {found['plain_seconds'] * 1e3:.0f} ms", flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "trace_cost.json")
+    output = parser.parse_args().output
+    torch.manual_seed(0)
+    torch.set_num_threads(1)  # so that the processor's time is what is compared, whatever else the machine does
+    results = {"torch": torch.__version__, "repeats": REPEATS, "goal": GOAL, "rows": measured()}
+    output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

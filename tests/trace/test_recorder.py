@@ -397,3 +397,51 @@ def test_one_output_per_record_and_regression():
     torch.testing.assert_close(trace.mean_loss, losses.mean(0))
     assert trace.mean_outputs.shape == (30, 1)
     del x
+
+
+class Counting(nn.Module):
+    """Notes how many records come at a time."""
+
+    def __init__(self, first):
+        super().__init__()
+        self.first, self.last, self.counts = first, nn.Linear(8, M), []
+
+    def forward(self, x):
+        self.counts.append(len(x))
+        h = self.first(x)
+        return self.last(h.mean(1) if h.ndim == 3 else h)
+
+
+def test_small_records_come_in_large_batches_but_not_tokens_of_each_of_which_a_model_makes_a_vector():
+    y = torch.arange(3000) % M
+    values, tokens = torch.randn(3000, P), torch.randint(0, 9, (3000, P))
+    for x in (values, values.numpy()):
+        dense = Counting(nn.Linear(P, 8))
+        Trace().update(dense, (x, y))
+        assert max(dense.counts) == 2048
+    for x in (tokens, tokens.numpy()):
+        embedded = Counting(nn.Embedding(9, 8))
+        Trace().update(embedded, (x, y))
+        assert max(embedded.counts) == 256
+
+
+def test_batches_of_another_kind_among_pairs_of_tensors_are_read_alike():
+    """A stream may give lists, tuples, other precisions: what a batch is is asked of each that is not plain."""
+    data, model = records(40), network()
+    x, y = data.tensors
+    parts = [[x[:10], y[:10]], (x[10:20].double(), y[10:20]), [x[20:30].numpy(), y[20:30].tolist()], (x[30:], y[30:])]
+    mixed, plain = Trace(), Trace()
+    mixed.update(model, DataLoader(Items(parts), batch_size=None))
+    plain.update(model, data)
+    torch.testing.assert_close(mixed.mean_outputs, plain.mean_outputs)
+    torch.testing.assert_close(mixed.mean_loss, plain.mean_loss)
+
+
+def test_a_layer_that_is_not_linear_is_refused_from_the_records_that_are_compared():
+    class Bent(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) + x.square().sum(1, keepdim=True)
+
+    model = nn.Sequential(nn.Linear(P, 8), Bent(8, M))
+    with pytest.raises(InputError, match="is not its input times its weights"):
+        Trace().update(model, records(300))

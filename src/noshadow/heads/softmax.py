@@ -171,7 +171,7 @@ class Softmax:
     def _margins(z: Tensor, y: Tensor) -> Tensor:
         """z − z_y with the true class masked out."""
         index = y.unsqueeze(-1)
-        return (z - z.gather(-1, index)).scatter(-1, index, -torch.inf)
+        return (z - z.gather(-1, index)).scatter_(-1, index, -torch.inf)
 
     @staticmethod
     def _rise(margins: Tensor, y: Tensor, d: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from noshadow.trace.means import require_finite
 __all__ = ["AllLosses", "Losses", "Quartiles", "RunningLosses", "losses_of", "quartiles"]
 
 _PART = 4_194_304  # losses that are worked on at a time: 32 MiB in float64
-_CACHED = 32_768  # outputs whose losses are taken at a time: they stay in the processor's cache
+_CACHED = 131_072  # outputs whose losses are taken at a time: they stay in the processor's cache
 _LEAST = 16  # floats per record that the memory of the losses may take, whatever the number of outputs
 
 Quartiles = tuple[Tensor, Tensor]

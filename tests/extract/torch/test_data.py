@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import random
 
 import numpy as np
@@ -24,6 +26,8 @@ from torch.utils.data import (
 )
 
 from noshadow import InputError
+from noshadow.extract.torch.batches import Signature
+from noshadow.extract.torch.loaders import Batched, read, stacked
 from tests.extract.torch.toys import Items, N, found_in, layer_of, network, records, same_layer, text_model, tokens
 
 
@@ -413,3 +417,52 @@ def test_data_that_cannot_be_read_is_refused_in_a_sentence(data):
         loader = DataLoader(Broken(list(data)), batch_size=10, num_workers=workers)
         with pytest.raises(InputError, match=r"data: batch 2 could not be read: OSError: record 20 is gone"):
             layer_of(model, loader)
+
+
+class Several(Items):
+    """A data set that gives a list of records at once, as torch's Subset does."""
+
+    asked = ()
+
+    def __getitems__(self, places):
+        self.asked = (*self.asked, tuple(places))
+        return [self.items[place] for place in places]
+
+
+def test_records_are_read_as_a_dataloader_without_workers_reads_them(data):
+    rows = [data[place] for place in range(N)]
+    for own in (Items(rows), Several(rows)):
+        batches = list(read(own, 10, Signature.of(network())).batches)
+        plain = list(DataLoader(own, batch_size=10))
+        assert [len(x) for x, _ in batches] == [10, 10, 10, 10, 10, 3]
+        for ours, theirs in zip(batches, plain, strict=True):
+            assert all(map(torch.equal, ours, theirs))
+    assert own.asked[:6] == own.asked[6:]  # whole batches, the same ones, by both
+
+
+class Watchful(Items):
+    """Notes whether garbage is looked for while a record is read."""
+
+    def __getitem__(self, place):
+        self.sweeps = gc.isenabled()
+        if place == 30:
+            raise OSError("unreadable")
+        return self.items[place]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_is_not_looked_for_within_a_batch_and_all_is_as_before_between_them_and_after_an_error(data, enabled):
+    own = Watchful([data[place] for place in range(N)])
+    batches = Batched(own, 10, functools.partial(stacked, names=frozenset()))(0, 6)
+    before = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        for _ in range(3):
+            next(batches)
+            assert not own.sweeps
+            assert gc.isenabled() is enabled
+        with pytest.raises(InputError, match="batch 3 could not be read: OSError: unreadable"):
+            next(batches)
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if before else gc.disable)()

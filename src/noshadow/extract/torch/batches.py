@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 from noshadow.errors import InputError
 
-__all__ = ["LABEL_KEYS", "Batch", "Signature", "listed", "split"]
+__all__ = ["LABEL_KEYS", "SECOND", "Batch", "Signature", "is_placed", "listed", "split"]
 
 LABEL_KEYS = ("labels", "label", "label_ids", "targets", "target", "y")
+SECOND = "element 1"
+"""What the second element of a record is called."""
 _REMEDY = "pass a Dataset of (x, y), or of dictionaries with the names of forward's arguments and 'labels'"
 
 
@@ -131,7 +133,7 @@ def _split_tuple(batch: tuple[Any, ...], signature: Signature) -> Batch:
     needed, kwargs, notes, masks = max(len(signature.required), 1), {}, [], []
     first = batch[0]
     if len(batch) == 2 and isinstance(first, (tuple, list)) and len(first) >= needed > 1:
-        return Batch(tuple(first), {}, _candidates({"element 1": batch[1]}))
+        return Batch(tuple(first), {}, _candidates({SECOND: batch[1]}))
     if needed >= len(batch):
         raise InputError(
             f"data: records have {len(batch)} elements, and the model's forward takes {needed} inputs "
@@ -198,6 +200,11 @@ def _looks_like_tokens(value: Any, tokens: Any) -> bool:
 
 def _is_mask(value: Tensor) -> bool:
     return bool(((value == 0) | (value == 1)).all()) and bool((value == 1).any(-1).all())
+
+
+def is_placed(value: Tensor, device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether an input is on the model's device and, if it is floating-point, in its precision."""
+    return value.device == device and (value.dtype == dtype or not value.is_floating_point())
 
 
 def _each_tensor(values: Any, do: Callable[[Tensor], Tensor]) -> Any:

@@ -69,6 +69,9 @@ def extract_torch(
 class Pass:
     """What is collected of the head, batch by batch."""
 
+    compared: int | None = None
+    """Records of a batch whose outputs are held against features times weights; None: all."""
+
     def __init__(
         self,
         model: nn.Module,
@@ -104,7 +107,7 @@ class Pass:
         match = self._run(batch)
         x, z = match.x, match.z
         assert x is not None
-        if not is_linear_in(x, z, self.theta) and bool(torch.isfinite(z).all()):
+        if not is_linear_in(x[: self.compared], z[: self.compared], self.theta) and bool(torch.isfinite(z).all()):
             raise InputError(
                 f"model: what layer {self.layer!r} gave for {self._where(batch)} is not its input times its weights: "
                 f"it is a {type(self.head).__name__} that does more, or a tensor was changed in place after the call; "
@@ -266,12 +269,13 @@ class _Rows:
         self.whole: Tensor | None = None
 
     def add(self, part: Tensor) -> None:
+        shape = part.shape
         if self.shape is None:
-            self.shape = part.shape[1:]
+            self.shape = shape[1:]
             if self.total is not None:
                 self.whole = part.new_empty((self.total, *self.shape))
-        end = self.filled + len(part)
-        if part.shape[1:] != self.shape or (self.total is not None and end > self.total):
+        end = self.filled + shape[0]
+        if shape[1:] != self.shape or (self.total is not None and end > self.total):
             raise InputError(
                 f"data: a batch of shape {tuple(part.shape)} after {self.filled} of {self.total or 'the'} records does "
                 "not add up to a row per record; pass a loader whose collate_fn keeps each record once"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
@@ -53,23 +54,23 @@ class Batched:
     def __call__(self, start: int, stop: int) -> Iterator[Any]:
         """Some consecutive batches."""
         rows = self.rows(start, stop)
-        if self._is_sliced:  # the same batches as row by row, without the rows
+        if self.is_sliced:  # the same batches as row by row, without the rows
             tensors = self.data.tensors
             places = range(rows.start, rows.stop, self.size)
             return (tuple(t[first : min(first + self.size, rows.stop)] for t in tensors) for first in places)
-        loader: DataLoader[Any] = DataLoader(
-            self.data,
-            batch_size=self.size,
-            sampler=range(rows.start, rows.stop),
-            collate_fn=self.collate,
-            generator=torch.Generator(),
-        )
-        return _readable(loader, start)
+        return _readable(self._collated(rows), start)
+
+    def _collated(self, rows: slice) -> Iterator[Any]:
+        """Batches of records that are read here, as a DataLoader without workers reads them, and quicker."""
+        several = getattr(self.data, "__getitems__", None)
+        for first in range(rows.start, rows.stop, self.size):
+            places = range(first, min(first + self.size, rows.stop))
+            yield self.collate(several(list(places)) if several else [self.data[place] for place in places])
 
     @property
-    def _is_sliced(self) -> bool:
-        plain = isinstance(self.collate, functools.partial) and self.collate.func is stacked
-        return type(self.data) is TensorDataset and plain
+    def is_sliced(self) -> bool:
+        """Whether batches are slices of tensors."""
+        return type(self.data) is TensorDataset and _is_plain(self.collate)
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,11 @@ def stacked(records: Sequence[Any], names: frozenset[str]) -> Any:
                 raise
             columns[key] = values
     return columns
+
+
+def _is_plain(collate: Callable[[Any], Any]) -> bool:
+    """Whether it is ``stacked``."""
+    return isinstance(collate, functools.partial) and collate.func is stacked
 
 
 def _tensor_of_list(value: Any) -> Any:
@@ -190,29 +196,38 @@ def _converted(records: Sequence[Any], convert: Callable[[Any], Any], stack: Cal
 
 def _of_dataset(data: Any, size: int, collate: Callable[[Any], Any], like: DataLoader[Any] | None = None) -> Source:
     total, shared = len(data), Batched(data, size, collate)
-    if type(data) is TensorDataset and isinstance(collate, functools.partial) and collate.func is stacked:
+    if shared.is_sliced:
         return Source(shared(0, len(shared)), total, shared=shared)
-    workers: dict[str, Any] = {}
-    if like is not None and like.num_workers:
-        workers = {
-            "num_workers": like.num_workers,
-            "worker_init_fn": like.worker_init_fn,
-            "multiprocessing_context": like.multiprocessing_context,
-        }
+    notes = _randomness(data, total, collate)
+    if like is None or not like.num_workers:
+        return Source(shared(0, len(shared)), total, notes, shared)
     ordered: DataLoader[Any] = DataLoader(
-        data, batch_size=size, shuffle=False, collate_fn=collate, generator=torch.Generator(), **workers
+        data,
+        batch_size=size,
+        shuffle=False,
+        collate_fn=collate,
+        generator=torch.Generator(),
+        num_workers=like.num_workers,
+        worker_init_fn=like.worker_init_fn,
+        multiprocessing_context=like.multiprocessing_context,
     )
-    return Source(_readable(ordered), total, _randomness(data, total, collate), shared)
+    return Source(_readable(ordered), total, notes, shared)
 
 
 def _told(loader: DataLoader[Any], total: int | None) -> Source:
     return Source(_readable(loader), total)
 
 
-def _readable(loader: DataLoader[Any], k: int = 0) -> Iterator[Any]:
-    """Batches, counted from k, whose reading errors are told in a sentence."""
+def _readable(loader: Iterable[Any], k: int = 0) -> Iterator[Any]:
+    """Batches, counted from k, whose reading errors are told in a sentence.
+
+    Python looks for cycles of garbage after so many new objects: in the middle of nearly every batch of records that
+    are read one by one, where it walks through all of them and finds none. It looks when the batch is made instead.
+    """
     iterator = iter(loader)
     while True:
+        sweeps = gc.isenabled()
+        gc.disable()
         try:
             batch = next(iterator)
         except StopIteration:
@@ -221,6 +236,9 @@ def _readable(loader: DataLoader[Any], k: int = 0) -> Iterator[Any]:
             raise
         except Exception as error:
             raise _unreadable(f"batch {k}", error) from error
+        finally:
+            if sweeps:
+                gc.enable()
         yield batch
         k += 1
 
@@ -266,10 +284,13 @@ def _randomness(data: Any, n: int, collate: Callable[[Any], Any]) -> tuple[str, 
     rows = sorted({k * (n - 1) // (_LOOKED_AT - 1) for k in range(_LOOKED_AT)}) if n else []
     if not rows:
         return ()
+    draws = not _is_plain(collate)  # torch's own collation adds nothing random
+
+    def looked_at() -> list[Any]:
+        return [collate([data[row]]) if draws else data[row] for row in rows]
+
     with undisturbed():
-        first, second = (
-            _attempt(lambda: [collate([data[row]]) for row in rows], f"records {rows[0]} … {rows[-1]}") for _ in "ab"
-        )
+        first, second = (_attempt(looked_at, f"records {rows[0]} … {rows[-1]}") for _ in "ab")
     if _same(first, second):
         return ()
     return (

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from noshadow.errors import InputError
-from noshadow.extract.torch.batches import Signature, split
+from noshadow.extract.torch.batches import SECOND, Batch, Signature, is_placed, split
 from noshadow.extract.torch.door import Pass, require_layer
 from noshadow.extract.torch.kinds import choose_head
 from noshadow.extract.torch.loaders import read, undisturbed
@@ -76,19 +76,29 @@ def evaluate_torch(
 
 
 def _records_a_batch(data: Any) -> int:
-    """As many small records as make up a batch of few large ones: then a pass is its arithmetic, not its calls."""
+    """As many small records as make up a batch of few large ones: then a pass is its arithmetic, not its calls.
+
+    Whole numbers are tokens, as a rule: a model makes a vector of each, and a record is not small.
+    """
     inputs = data.tensors[0] if type(data) is TensorDataset else data[0] if isinstance(data, tuple) else None
-    if not isinstance(inputs, (Tensor, np.ndarray)) or inputs.ndim < 2:
+    if not isinstance(inputs, (Tensor, np.ndarray)) or inputs.ndim < 2 or not _is_floating(inputs):
         return _RECORDS
     return min(max(_RECORDS, _NUMBERS // max(1, math.prod(inputs.shape[1:]))), _MOST_RECORDS)
+
+
+def _is_floating(inputs: Tensor | np.ndarray[Any, Any]) -> bool:
+    return inputs.is_floating_point() if isinstance(inputs, Tensor) else inputs.dtype.kind == "f"
 
 
 class _OutputsPass(Pass):
     """Once the layer is found and the model returns what it gives, there is nothing left to watch."""
 
+    compared = 32  # features are not kept: all that is asked is whether the layer is linear
+
     def add(self, raw: Any) -> int:
-        batch = split(raw, self.signature).placed(self.device, self.dtype)
-        self.notes |= dict.fromkeys(batch.notes)
+        batch = self._pair(raw) or split(raw, self.signature).placed(self.device, self.dtype)
+        if batch.notes:
+            self.notes |= dict.fromkeys(batch.notes)
         if self.head is None or "identity" not in self.activations:
             return self._keep(batch, self._checked(batch)[1])
         (result,) = named_outputs(self._call(batch), batch.count, self.output).values()
@@ -96,6 +106,17 @@ class _OutputsPass(Pass):
             raise InputError(
                 f"model: it gives outputs of shape {tuple(result.shape)} for {self._where(batch)}, not a row per record"
             )
-        if not math.isfinite(float(result.sum())):  # one reduction where all is well
+        if not math.isfinite(result.sum().item()):  # one reduction where all is well
             self._require_finite(batch, {self.output: result})
         return self._keep(batch, result.reshape(batch.count, -1))
+
+    def _pair(self, raw: Any) -> Batch | None:
+        """A batch that is two tensors, the inputs in their place, as ``split`` would give it.
+
+        Of small records, asking every batch what it is takes as long as the model does.
+        """
+        if self.head is None or type(raw) not in (list, tuple) or len(raw) != 2 or len(self.signature.required) > 1:
+            return None
+        x, y = raw
+        plain = type(x) is Tensor and type(y) is Tensor and bool(y.ndim)
+        return Batch((x,), {}, {SECOND: y}) if plain and is_placed(x, self.device, self.dtype) else None

@@ -22,9 +22,9 @@ from torch import Tensor
 from noshadow.curvature import Size
 from noshadow.curvature.iterative import Effort, Solver, system_work
 from noshadow.diagnostics import Accuracy
-from noshadow.layer import LastLayer
 from noshadow.passes.blocks import Parts
-from noshadow.scores import SCORES, Known
+from noshadow.points import Point, without_layer
+from noshadow.scores import SCORES
 
 if TYPE_CHECKING:
     from noshadow.passes.ray_tasks import RayTasks
@@ -47,23 +47,23 @@ _PROBES = 50  # records from the top down to the last that may be refined: how m
 
 
 def check(
-    layer: LastLayer,
+    point: Point,
     solver: Solver,
     frame: pd.DataFrame,
     refine: float | None,
-    full_step: bool,
     seed: int = 0,
     tasks: RayTasks | None = None,
 ) -> Accuracy | None:
     """Compare, and with ``refine`` put exact scores into the frame for that share of the records, the highest ones.
 
-    The exact answers are found here or, batch by batch, by ``tasks``. None where the frame has no score of the
-    curvature.
+    The frame has the scores of that point. The exact answers are found here or, batch by batch, by ``tasks``. None
+    where it has no score of the curvature.
     """
     ranked = next((name for name in _CHECKED if name in frame), None)
     if ranked is None:
         return None
-    exact = _Exact(solver, frame, full_step, tasks)
+    layer = point.layer
+    exact = _Exact(solver, frame, point, tasks)
     approximate = frame[ranked].to_numpy().copy()
     count = records_to_check(Size.of(layer), layer.kind.width(layer.n_outputs) if ranked == "leverage" else 1)
     highest = np.argsort(-approximate, kind="stable")
@@ -113,8 +113,8 @@ def records_to_check(size: Size, systems: int = 1) -> int:
 class _Exact:
     """Exact scores of single records, remembered: a batch of systems at a time, here or as tasks of Ray."""
 
-    def __init__(self, solver: Solver, frame: pd.DataFrame, full_step: bool, tasks: RayTasks | None) -> None:
-        self._solver, self._full_step, self._tasks = solver, full_step, tasks
+    def __init__(self, solver: Solver, frame: pd.DataFrame, point: Point, tasks: RayTasks | None) -> None:
+        self._solver, self._point, self._tasks = solver, without_layer(point), tasks
         self._sent: tuple[Any, ...] | None = None
         self._known: dict[str, dict[int, float]] = {name: {} for name in frame if name in _CHECKED}
         self.rows: NDArray[np.int64] = np.empty(0, dtype=np.int64)
@@ -135,23 +135,23 @@ class _Exact:
 
     def _answers(self, batches: Sequence[Tensor], names: list[str]) -> Iterator[Parts]:
         if self._tasks is None or not batches:
-            return (_answers((rows, names), self._solver, self._full_step) for rows in batches)
+            return (_answers((rows, names), self._solver, self._point) for rows in batches)
         if self._sent is None:
-            if self._full_step:
+            if self._point.full_step:
                 self._solver.beside.prepare_leftover()  # once, not in every task
             remedy = "save the layer, and score what LastLayer.load gives"
             self._sent = tuple(
-                self._tasks.shared(one, "engine: the layer", remedy) for one in (self._solver, self._full_step)
+                self._tasks.shared(one, "engine: the layer", remedy) for one in (self._solver, self._point)
             )
         return self._tasks.each(_answers, [(rows, names) for rows in batches], *self._sent)
 
 
-def _answers(asked: tuple[Tensor, list[str]], solver: Solver, full_step: bool) -> Parts:
+def _answers(asked: tuple[Tensor, list[str]], solver: Solver, point: Point) -> Parts:
     """Exact scores of a batch of records, by their rows, and what that took."""
     rows, names = asked
     own = replace(solver, effort=Effort())
     records = own.gather(rows)
-    known = Known(records, own.leverages(records), None, full_step)
+    known = point.known(records, own.leverages(records), rows)
     return {**{name: SCORES[name](known) for name in names}, _EFFORT: own.effort.sums()}
 
 

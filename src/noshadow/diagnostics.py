@@ -97,6 +97,8 @@ class Diagnostics:
     """Rank correlation of what the trace and the final outputs say of the records; None without a trace."""
     lone_epoch: Literal["last", "other"] | None = None
     """Of a trace of one epoch: whether that is the final model."""
+    run_share: float | None = None
+    """How much of the run exposure takes, as held-out records say (``noshadow.run``); None where none do."""
     repeats: Repeats = field(default_factory=Repeats)
     """Records that are there more than once."""
     calibration: Calibration | None = None

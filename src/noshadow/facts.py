@@ -49,6 +49,7 @@ def metadata_of(
         "full_step": full_step,
         "ranked_by": ranked_by,
         "trace": _remembered(trace),
+        "run_share": diagnostics.run_share,
         "calibration": None if diagnostics.calibration is None else asdict(diagnostics.calibration),
     }
 

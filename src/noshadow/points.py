@@ -1,6 +1,6 @@
 """The pass over the records that gives their scores, at the one or two points of a run where scores are evaluated.
 
-A point is a layer with its outputs: the final ones or, for the scores of the run, the mean over its epochs.
+A point is a layer with its outputs: the final ones or, for the scores of the run, those of the run.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import torch
 from torch import Tensor
 
 from noshadow.curvature import Curvature
+from noshadow.curvature.protocol import Leverages
 from noshadow.layer import LastLayer
 from noshadow.progress import Advance
+from noshadow.records import Records
+from noshadow.run import Run
 from noshadow.scores import SCORES, Known, Need
 from noshadow.trace import Trace
 
-__all__ = ["Point", "Scored", "curved", "given", "points"]
+__all__ = ["Point", "Scored", "curved", "given", "points", "without_layer"]
 
 _PLAIN_CHUNK = 65_536  # records at a time where no curvature is needed
 
@@ -57,7 +60,8 @@ class Point:
     names      of the scores
     trace      what training remembers of the records
     full_step  whether scores are those after one more Newton step: never of the run
-    of_run     the outputs are the means over the epochs
+    of_run     the outputs are those of the run
+    run_loss   (n,) the loss of the run, where losses were kept
     """
 
     layer: LastLayer
@@ -65,6 +69,7 @@ class Point:
     trace: Trace | None
     full_step: bool
     of_run: bool
+    run_loss: Tensor | None = None
 
     @property
     def curved(self) -> bool:
@@ -77,7 +82,7 @@ class Point:
             return self.of_window(layer, hessian, advance)
         values = torch.empty((len(self.names), layer.n), dtype=torch.float64)
         influence_sum, flagged = 0.0, []
-        job = partial(_of_block, point=_without_layer(self), hessian=_without_layer(hessian))
+        job = partial(_of_block, point=without_layer(self), hessian=without_layer(hessian))
         for rows, parts in layer.blocks.mapped(layer, "scores", job, getattr(hessian, "chunk", _PLAIN_CHUNK)):
             values[:, rows] = parts["values"]
             influence_sum += float(parts["influence_sum"])
@@ -104,24 +109,29 @@ class Point:
         """All records in order, a chunk at a time, with what is known of them."""
         if hessian is None:
             for rows in layer.chunks(_PLAIN_CHUNK):
-                yield Known(layer.records(rows), None, self.trace, of_run=self.of_run)
+                yield self.known(layer.records(rows), None, rows)
         else:
             for leverages in hessian.chunks():
-                yield Known(leverages.records, leverages, self.trace, self.full_step, self.of_run)
+                yield self.known(leverages.records, leverages, leverages.records.rows)
+
+    def known(self, records: Records, leverages: Leverages | None, rows: slice | Tensor) -> Known:
+        """What scores may use of some records, which are those rows of the layer."""
+        run_loss = None if self.run_loss is None else self.run_loss[rows]
+        return Known(records, leverages, self.trace, self.full_step, self.of_run, run_loss)
 
 
-def points(layer: LastLayer, names: list[str], trace: Trace | None, full_step: bool) -> list[Point]:
-    """Where each score is evaluated: at the final outputs or, those of the run, at its mean outputs."""
-    if trace is None or trace.mean_outputs is None:
-        return [Point(layer, names, trace, full_step, False)]
+def points(layer: LastLayer, names: list[str], trace: Trace | None, full_step: bool, run: Run) -> list[Point]:
+    """Where each score is evaluated: at the final outputs or, those of the run, at its own."""
+    if run.outputs is None:
+        return [Point(layer, names, trace, full_step, False, run.loss)]
     of_run = [name for name in names if SCORES[name].of_run]
     final = [name for name in names if name not in of_run]
     found = [Point(layer, final, trace, full_step, False)] if final else []
-    return [*found, Point(layer.at(trace.mean_outputs), of_run, trace, False, True)] if of_run else found
+    return [*found, Point(layer.at(run.outputs), of_run, trace, False, True, run.loss)] if of_run else found
 
 
-def _without_layer(one: Any) -> Any:
-    """It is sent once, and each block has its window of it."""
+def without_layer(one: Any) -> Any:
+    """A point or a Hessian for another process: the layer is sent once, and each block has its window of it."""
     return one if one is None else replace(one, layer=None)
 
 

@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from noshadow.diagnostics import Diagnostics
 from noshadow.errors import InputError
+from noshadow.heads.targets import check_targets
 from noshadow.layer import LastLayer
 from noshadow.predict import Calibration, HeldOut, Rates, Source, calibrate, converged_rates, plain_loss
+from noshadow.run import Run
 from noshadow.squared_law import calibrate_law, converged_law
-from noshadow.trace import Trace
+from noshadow.tensors import as_floats, as_tensor
 
 __all__ = [
     "OF_CALIBRATED",
@@ -22,6 +25,7 @@ __all__ = [
     "WHAT_RATES_NEED",
     "has_converged",
     "learned_features",
+    "losses_of_others",
     "predicted_rates",
     "rates_of_converged",
     "read_spreads",
@@ -107,7 +111,7 @@ def rates_of_converged(layer: LastLayer, influence_sum: float, values: dict[str,
 def predicted_rates(
     layer: LastLayer,
     values: dict[str, Any],
-    trace: Trace | None,
+    run: Run,
     spreads: tuple[float, float] | None,
     gap: float | None,
     held_out: Any,
@@ -123,7 +127,7 @@ def predicted_rates(
             calibration = calibrate(layer.kind, exposure, phi, loss, held, spreads, gap, source)
             return calibration, calibration.rates(exposure)
     else:
-        loss, error = values["loss"], np.sqrt(_mean_square(layer, values["loss"], trace))
+        loss, error = values["loss"], np.sqrt(_mean_square(layer, values["loss"], run))
 
         def rated(held: HeldOut | None) -> tuple[Calibration, Rates]:
             return calibrate_law(layer.kind, values["leverage"], error, loss, held, spreads, source)
@@ -136,12 +140,23 @@ def predicted_rates(
     return replace(calibration, margin=float(higher.accuracy.mean() - rates.accuracy.mean())), rates
 
 
-def _mean_square(layer: LastLayer, final: Any, trace: Trace | None) -> Any:
-    """Of the residual over the run, (n,): where losses were kept; else of the mean output, or the final one."""
-    if trace is not None and trace.losses is not None:
-        return trace.losses.mean(slice(None)).numpy()
-    if trace is not None and trace.mean_outputs is not None:
-        return layer.kind.loss(trace.mean_outputs.to(layer.outputs), layer.targets).numpy()
+def losses_of_others(layer: LastLayer, held_out: Any) -> Tensor | None:
+    """(k,) the losses of held-out records, as the layer's own are taken: smoothed labels are in them."""
+    if held_out is None:
+        return None
+    outputs, targets = _pair(held_out)
+    HeldOut.of(layer.kind, outputs, targets)  # refuses what is no such record
+    z = as_floats(outputs, "held_out").to(torch.float64).reshape(len(outputs), -1)
+    y = check_targets(layer.kind, as_tensor(targets, "targets"), len(z), z.shape[1], "held_out")
+    return layer.kind.loss(z, y.to(z.device)).cpu()
+
+
+def _mean_square(layer: LastLayer, final: Any, run: Run) -> Any:
+    """Of the residual over the run, (n,): where losses were kept; else of the outputs of the run, or the final ones."""
+    if run.loss is not None:
+        return run.loss.numpy()
+    if run.outputs is not None:
+        return layer.kind.loss(run.outputs.to(layer.outputs), layer.targets).numpy()
     return final
 
 

@@ -13,8 +13,8 @@ is ℓ itself, without the weight: it is what an attacker sees. So are ``loss`` 
 Every score is oriented so that bigger means more exposed.
 
 Scores ``of_run`` are evaluated where a training run was on the way, at z̄, the mean output over its epochs, with the
-final features and H there; a memorised record has no error left at the end, but had one. Without a trace they are those
-of the final outputs.
+final features and H there; a memorised record has no error left at the end, but had one. Held-out records say how far
+towards z̄ (``noshadow.run``). Without a trace they are those of the final outputs.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ class Known:
     trace: Trace | None = None
     full_step: bool = False
     of_run: bool = False
-    """The records have the mean outputs of the run that the trace is of, not the final ones."""
+    """The records have the outputs of the run (``noshadow.run``), not the final ones."""
+    run_loss: Tensor | None = None
+    """(c,) the loss of the run, where losses were kept."""
 
     @property
     def leverages(self) -> Leverages:
@@ -199,12 +201,13 @@ def signal_variance(known: Known) -> Tensor:
 
 def exposure(known: Known) -> Tensor:
     """E = NS · ℓ̄/ℓ(z̄): the Newton score of the run, at z̄, in proportion to the mean loss ℓ̄ over the epochs.
-    For squared error 2 h/(1 − h) times the mean squared error over the epochs, which losses alone give too. Without
+    For squared error 2 h/(1 − h) times the mean squared error over the epochs, which losses alone give too. With
+    held-out records, z̄ and ℓ̄ are taken as far as members then lose what those do (``noshadow.run``). Without
     losses of the run, NS at z̄; without a trace, the Newton score. To first order it is d′² of the strongest attack.
     The one to rank by."""
-    if known.trace is None or known.trace.losses is None:
+    if known.run_loss is None:
         return newton(known)
-    average = known.trace.losses.mean(known.records.rows).to(known.records.outputs)
+    average = known.run_loss.to(known.records.outputs)
     if not known.records.head.classifies:  # also where the mean error happens to be 0
         h = known.leverages.leverage
         return 2.0 * average * h / (1.0 - h).clamp(min=LEVERAGE_FLOOR)

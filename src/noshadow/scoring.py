@@ -34,12 +34,14 @@ from noshadow.rating import (
     WHAT_RATES_NEED,
     has_converged,
     learned_features,
+    losses_of_others,
     predicted_rates,
     rates_of_converged,
     read_spreads,
     require_ratable,
 )
 from noshadow.repeats import find_repeats
+from noshadow.run import run_of
 from noshadow.scores import SCORES, resolve
 from noshadow.trace import Trace
 from noshadow.trace.binding import lone_epoch, rank_agreement
@@ -90,8 +92,9 @@ def score(
         a Kronecker product with exact eigenvalues; "iterative", exact and slow, systems per record; "auto": exact while
         that fits into memory, then the best that does; it then says how far off it is.
     refine : float, optional
-        Of an approximation: exact ``influence``, ``newton`` and ``leave_one_out`` for this share of the records, the
-        highest ones (0.01: one in a hundred), until no other record can belong to them.
+        Of an approximation: exact scores for this share of the records, the highest ones (0.01: one in a hundred),
+        until no other record can belong to them. With the mean outputs of a run these are ``exposure`` and
+        ``signal_shift``, which are ranked by; else ``influence``, ``newton`` and ``leave_one_out`` too.
     spread : (float, float), optional
         σ_in and σ_out of the attack's statistic over retrainings, by ``noshadow.spread`` on members and on held-out
         records; adds the predicted rates ``attack_power`` (d′), ``attack_accuracy`` and ``attack_tpr`` (at 1 % FPR).
@@ -224,8 +227,9 @@ def score_with_diagnostics(
     approximate = curved(computed) and choice.name != "dense"
     if approximate:
         _require_dense(choice, store, engine)
-    options = partial(_options, computed, remembered, choice, full_step, memory)
-    steps = sum(3 if point.curved else 1 for point in points(layer, computed, remembered, full_step))
+    run = run_of(remembered, layer, losses_of_others(layer, held_out))
+    options = partial(_options, computed, remembered, run.share, choice, full_step, memory)
+    steps = sum(3 if point.curved else 1 for point in points(layer, computed, remembered, full_step, run))
     values: dict[str, Any] = {}
     pulled = 0.0
     diagnostics = Diagnostics()
@@ -234,18 +238,24 @@ def score_with_diagnostics(
         progress_bar("Scoring", layer.n * steps, progress) as advance,
     ):
         place = layer if approximate else held  # its passes are done here: Ray gives the exact answers beside it
-        for point in points(place, computed, remembered, full_step):
+        each = points(place, computed, remembered, full_step, run)
+        ranking = min((one for one in each if one.curved), key=lambda one: "exposure" not in one.names, default=None)
+        for point in each:
             hessian = build_chosen(point.layer, choice, memory, advance) if point.curved else None
             found = point.scored(hessian, advance)
             values |= dict(zip(point.names, found.values.numpy(), strict=True))
             pulled = found.influence_sum
-            if hessian is not None and not (point.of_run and diagnostics.rank is not None):
-                accuracy = _accuracy(point, hessian, values, memory, None if point.of_run else refine, tasks)
-                diagnostics = _diagnostics(point, hessian, found, choice, accuracy)
+            if hessian is None:
+                continue
+            if diagnostics.rank is None:  # of the final outputs, where scores of both are asked for
+                diagnostics = _diagnostics(point, hessian, found, choice)
+            if point is ranking:
+                accuracy = _accuracy(point, hessian, values, memory, refine, tasks)
+                diagnostics = replace(diagnostics, accuracy=accuracy)
     _require_finite(values)
     if remembered is not None:
         agreement, lone = rank_agreement(remembered, layer), lone_epoch(remembered, layer)
-        diagnostics = replace(diagnostics, trace_agreement=agreement, lone_epoch=lone)
+        diagnostics = replace(diagnostics, trace_agreement=agreement, lone_epoch=lone, run_share=run.share)
     if curved(computed):  # else nobody has read the features
         diagnostics = replace(diagnostics, repeats=find_repeats(layer))
     settled = settled and not (basis and learned_features(layer, values, held_out))
@@ -261,7 +271,7 @@ def score_with_diagnostics(
             calibration, rates = rates_of_converged(layer, pulled, values)
             rates = rates.with_certain(diagnostics.certain)
         else:
-            calibration, rates = predicted_rates(layer, values, remembered, spreads, gap, held_out, source)
+            calibration, rates = predicted_rates(layer, values, run, spreads, gap, held_out, source)
         diagnostics = replace(diagnostics, calibration=calibration)
         values |= {name: getattr(rates, name.removeprefix("attack_")) for name in rated}
     return pd.DataFrame({name: values[name] for name in names}), diagnostics
@@ -281,7 +291,12 @@ def _require_dense(choice: Choice, store: Any, engine: str | None) -> None:
 
 
 def _options(
-    names: list[str], trace: Trace | None, choice: Choice, full_step: bool, memory: float | None
+    names: list[str],
+    trace: Trace | None,
+    share: float | None,
+    choice: Choice,
+    full_step: bool,
+    memory: float | None,
 ) -> dict[str, Any]:
     """What the scores depend on beside the layer."""
     remembered = None
@@ -293,6 +308,7 @@ def _options(
     return {
         "scores": names,
         "trace": remembered,
+        "share of the run": share,
         "curvature": choice.name if curved(names) else None,
         "full_step": full_step,
         "memory": memory,
@@ -312,21 +328,18 @@ def _accuracy(
     solver = exact_solver(hessian, working_memory(memory))
     if solver is None:
         return None
-    frame = pd.DataFrame(values)
-    found = check(point.layer, solver, frame, refine, point.full_step, tasks=tasks)
+    frame = pd.DataFrame({name: values[name] for name in point.names})
+    found = check(point, solver, frame, refine, tasks=tasks)
     values |= {str(name): column.to_numpy() for name, column in frame.items()}
     return found
 
 
-def _diagnostics(
-    point: Point, hessian: Curvature, scored: Scored, choice: Choice, accuracy: Accuracy | None
-) -> Diagnostics:
+def _diagnostics(point: Point, hessian: Curvature, scored: Scored, choice: Choice) -> Diagnostics:
     if point.of_run:  # nobody says that the mean outputs are stationary
         return Diagnostics(
             curvature=choice.name,
             chosen=choice.why,
             exact=hessian.exact,
-            accuracy=accuracy,
             rank=hessian.rank,
             null_directions=hessian.null_directions,
             flagged=tuple(scored.flagged),
@@ -336,7 +349,6 @@ def _diagnostics(
         curvature=choice.name,
         chosen=choice.why,
         exact=hessian.exact,
-        accuracy=accuracy,
         rank=hessian.rank,
         null_directions=hessian.null_directions,
         stationarity=found.in_records(math.sqrt(max(0.0, scored.influence_sum) / point.layer.n)),

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from noshadow import InputError, LastLayer, NoshadowWarning, score
+from noshadow import InputError, LastLayer, NoshadowWarning, Trace, score
 from noshadow.curvature import Size, build_curvature, choose, exact_solver, kronecker
 from noshadow.curvature.dense import dense_curvature
 from noshadow.curvature.iterative import IterativeCurvature, Solver
@@ -442,3 +442,30 @@ def test_refined_scores_of_tilted_targets_are_as_exact_as_others(method):
     found = score(layer, names, curvature=method, refine=1.0, progress=False)
     for name in names:
         np.testing.assert_allclose(found[name], exact[name], rtol=1e-6, atol=1e-6 * exact[name].abs().median())
+
+
+@pytest.mark.parametrize("method", ["blocks", "kronecker"])
+def test_with_a_run_the_exposure_is_what_is_checked_and_refined(method):
+    """It is ranked by; the final outputs' scores stay as the approximation has them."""
+    layer = make("softmax", n=400, p=6, ridge=0.1, ugly="outlier", seed=4)
+    rng = np.random.default_rng(1)
+    trace = Trace.from_outputs(layer.outputs.numpy() * rng.uniform(0.0, 1.5, size=(5, 400, 1)))
+    names = ["newton", "signal_shift", "exposure"]
+    exact, plain, refined = (
+        score_with_diagnostics(layer, names, trace, **how, progress=False)
+        for how in ({"curvature": "dense"}, {"curvature": method}, {"curvature": method, "refine": 0.05})
+    )
+    assert not np.allclose(exact[0]["exposure"], exact[0]["newton"], rtol=0.1)
+    error = ((plain[0] - exact[0]).abs() / exact[0])["exposure"]
+    off = plain[1].accuracy
+    assert (off.score, off.sampled) == ("exposure", 100)
+    assert off.median_error == pytest.approx(error.median(), rel=0.5)
+    assert off.error_95 == pytest.approx(error.quantile(0.95), rel=0.6)
+    top = exact[0]["exposure"].nlargest(20).index
+    assert refined[1].accuracy.stable
+    assert set(refined[0]["exposure"].nlargest(20).index) == set(top)
+    for name in ("exposure", "signal_shift"):
+        np.testing.assert_allclose(refined[0].loc[top, name], exact[0].loc[top, name], rtol=1e-5)
+    np.testing.assert_array_equal(refined[0]["newton"], plain[0]["newton"])
+    alone = score_with_diagnostics(layer, ["exposure"], trace, curvature=method, progress=False)
+    assert alone[1].accuracy.median_error == pytest.approx(off.median_error)

@@ -225,10 +225,11 @@ def score_targets(setting: Setting, scale: Scale, models: TrainedModels, progres
             if found.calibration is not None:
                 source = found.calibration.source
             dear = layer.n_features * layer.n_outputs > _DEAR
+            held_out = {key: value for key, value in calibrating.items() if key == "held_out"}
             others = {} if dear and number >= _FEW_TARGETS else _other_traces(models, number)
             for other, remembered in others.items():
                 start = time.process_time()
-                of_run = score_with_diagnostics(layer, ["exposure"], remembered, progress=False)[0]
+                of_run = score_with_diagnostics(layer, ["exposure"], remembered, **held_out, progress=False)[0]
                 alone.append(time.process_time() - start)
                 frame[f"exposure, {other}"] = of_run["exposure"]
             for name in frame.columns:

@@ -26,8 +26,9 @@ spread   σ_out of a model trained again with another seed is what the seed does
          :math:`d\varphi_{in}/d\varphi_{out} = 1/(1 + s\, p(\varphi_{in})) \ge 1/(1 + s)`, and nothing holds it firmer.
 
 A converged head on features that nobody trained (a linear or logistic regression, a probe) has no seed, and needs
-neither a rerun nor held-out records: the shift is Δφ itself, and the spread over random halves of a pool is that of the
-estimator over data, by the jackknife: what leaving each record out does to the fit, to what its curvature expects,
+neither a rerun nor held-out records: the shift is Δφ itself, and the spreads over random halves of a pool are those of
+the estimator over data. There are two ways to have them. One takes the variance to go with the curvature, in proportion
+to what the jackknife finds on the whole,
 
 .. math::
 
@@ -35,8 +36,11 @@ estimator over data, by the jackknife: what leaving each record out does to the 
     \sigma_{in,i} = (1 - h_i)\, \sigma_{out,i}, \qquad 1 - h_i = \frac{IF_i}{NS_i}, \qquad
     \kappa = \frac{\sum_j IF_j / (1 - h_j)^2}{\sum_j tr(W'_j A_j)}
 
-(To first order, without the 1 − h, records that a fit bends to look as if they did nothing to it: of classes that are
-all but separated, where a few records decide everything, the spread would be ten times too small.)
+the other is the jackknife record by record (``noshadow.sandwich``), which assumes nothing but is too small for records
+that few others are like. Of classes the mean of the two variances is taken; of squared error, the second; of an
+approximate Hessian, which has no sandwich, the first. (To first order, without the 1 − h, records that a fit bends to
+look as if they did nothing to it: of classes that are all but separated, where a few records decide everything, the
+spread would be ten times too small.)
 
 Squared error has a law of its own (``noshadow.squared_law``).
 """
@@ -56,6 +60,7 @@ from noshadow.attacks.gaussians import best_accuracy, best_tpr
 from noshadow.errors import InputError
 from noshadow.heads import Head, make_head
 from noshadow.heads.targets import check_targets
+from noshadow.sandwich import Spreads
 from noshadow.tensors import as_floats, as_tensor
 
 __all__ = [
@@ -84,6 +89,7 @@ FEWEST = 20
 STEEPEST = 1.0
 """The largest β: that of a linear model."""
 _WIDEST = 60.0  # |log| of a mean shift
+_FIRMEST = 1e-8  # a member's spread in that of others, at the least
 
 Floats = NDArray[np.float64]
 Source = Literal["rerun", "gap", "stated", "converged"]
@@ -345,17 +351,25 @@ def spreads_of(
     return Calibration(*spreads, factor, source=source, held_out=count)
 
 
-def converged_rates(influence_sum: float, known: Mapping[str, Floats]) -> tuple[Calibration, Rates]:
-    """Of a converged head of classes, from the scores (n,) of its records and Σ g'ᵀAg'."""
-    information = influence_sum / max(float(known["leverage"].sum()), np.finfo(np.float64).tiny)
+def converged_rates(
+    influence_sum: float, known: Mapping[str, Floats], spreads: Spreads | None = None
+) -> tuple[Calibration, Rates]:
+    """Of a converged head of classes, from the scores (n,) of its records and Σ g'ᵀAg'.
+
+    spreads  over data, of every record, by the sandwich; None: it is not known
+    """
     influence, newton, shift = known["influence"], known["newton"], known["signal_shift"]
     first, whole = np.abs(influence), np.abs(newton)  # of smoothed labels both may be below 0
     room = np.clip(np.divide(first, whole, out=np.ones_like(first), where=whole > 0), 1e-8, 1.0)
     jackknife = float(np.sum(first / room**2)) / max(float(first.sum()), np.finfo(np.float64).tiny)
-    information *= jackknife
+    information = jackknife * influence_sum / max(float(known["leverage"].sum()), np.finfo(np.float64).tiny)
     outside = np.sqrt(0.5 * information * known["signal_variance"] / room)
-    outside = np.where(outside > 0, outside, 1.0)  # a record that nothing moves is not moved by its own absence either
     inside = room * outside
+    if spreads is not None:
+        inside, outside = (np.sqrt((a**2 + b**2) / 2.0) for a, b in zip((inside, outside), spreads, strict=True))
+    still = outside <= 0  # a record that nothing moves is not moved by its own absence either
+    inside, outside = np.where(still, 1.0, inside), np.where(still, 1.0, outside)
+    inside = np.maximum(inside, _FIRMEST * outside)
     power = shift / np.sqrt((inside**2 + outside**2) / 2.0)
     rates = Rates(power, best_accuracy(shift, inside, outside), best_tpr(shift, inside, outside, FPR))
     found = Calibration(float(inside.mean()), float(outside.mean()), source="converged", jackknife=jackknife)

@@ -16,6 +16,7 @@ from noshadow.heads.targets import check_targets
 from noshadow.layer import LastLayer
 from noshadow.predict import Calibration, HeldOut, Rates, Source, calibrate, converged_rates, plain_loss
 from noshadow.run import Run
+from noshadow.sandwich import Spreads
 from noshadow.squared_law import calibrate_law, converged_law
 from noshadow.tensors import as_floats, as_tensor
 
@@ -102,10 +103,12 @@ def _statistic_of(layer: LastLayer) -> Any:
     return torch.cat(found).cpu().numpy()
 
 
-def rates_of_converged(layer: LastLayer, influence_sum: float, values: dict[str, Any]) -> tuple[Calibration, Rates]:
+def rates_of_converged(
+    layer: LastLayer, influence_sum: float, values: dict[str, Any], spreads: Spreads | None
+) -> tuple[Calibration, Rates]:
     """The rates of a converged head on features that nobody trained, and what they rest on."""
     law = converged_rates if layer.kind.classifies else converged_law
-    return law(influence_sum, values)
+    return law(influence_sum, values, spreads)
 
 
 def predicted_rates(

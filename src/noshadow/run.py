@@ -9,10 +9,12 @@ as much of the run is taken as makes members lose what held-out records do on av
 
     z_\lambda = (1 - \lambda)\, z + \lambda\, \bar z, \qquad
     \ell_\lambda = (1 - \lambda)\, \ell + \lambda\, \bar\ell, \qquad
-    \lambda = \frac{\bar\ell_{out} - \bar\ell_{in}}{\bar\ell_{run} - \bar\ell_{in}} \;\text{ within } 0 \dots 1
+    \lambda = \frac{\bar\ell_{out} - \bar\ell_{in}}{|\bar\ell_{run} - \bar\ell_{in}|} \;\text{ within } 0 \dots 1
 
 with the mean losses of held-out records, of members at the end, and of members over the run. Where more was memorised
-than the run remembers, λ = 1; where nothing was, λ = 0, and the final model says all.
+than the run remembers, λ = 1; where nothing was, λ = 0, and the final model says all. (A run that went on after the
+weights that were kept, early stopping, has lost less than they do: it memorised what they did not. How far it is off
+counts against it all the same.)
 """
 
 from __future__ import annotations
@@ -47,14 +49,11 @@ class Run:
 def share_of_run(final: float, of_run: float, held_out: float) -> float:
     """λ, from the mean losses of members at the end and over the run, and of held-out records.
 
-    1 where members lost no more over the run than at its end: there is nothing to choose between.
-
-    >>> share_of_run(0.1, 0.5, 0.2), share_of_run(0.1, 0.5, 0.9), share_of_run(0.1, 0.5, 0.05)
-    (0.25, 1.0, 0.0)
+    >>> share_of_run(0.25, 0.75, 0.5), share_of_run(0.25, 0.75, 1.5), share_of_run(0.25, 0.75, 0.125)
+    (0.5, 1.0, 0.0)
     """
-    if of_run <= final:
-        return 1.0
-    return min(max((held_out - final) / (of_run - final), 0.0), 1.0)
+    apart, memorised = abs(of_run - final), max(held_out - final, 0.0)
+    return 1.0 if memorised >= apart else memorised / apart
 
 
 def run_of(trace: Trace | None, layer: LastLayer, held_out: Tensor | None = None) -> Run:

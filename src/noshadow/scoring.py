@@ -42,6 +42,7 @@ from noshadow.rating import (
 )
 from noshadow.repeats import find_repeats
 from noshadow.run import run_of
+from noshadow.sandwich import Spreads, spreads_over_data
 from noshadow.scores import SCORES, resolve
 from noshadow.trace import Trace
 from noshadow.trace.binding import lone_epoch, rank_agreement
@@ -233,6 +234,7 @@ def score_with_diagnostics(
     values: dict[str, Any] = {}
     pulled = 0.0
     diagnostics = Diagnostics()
+    over_data: Spreads | None = None
     with (
         in_blocks(layer, engine, address, store, options) as (held, tasks),
         progress_bar("Scoring", layer.n * steps, progress) as advance,
@@ -249,6 +251,8 @@ def score_with_diagnostics(
                 continue
             if diagnostics.rank is None:  # of the final outputs, where scores of both are asked for
                 diagnostics = _diagnostics(point, hessian, found, choice)
+            if settled and rated and has_converged(diagnostics):
+                over_data = spreads_over_data(hessian, working_memory(memory))
             if point is ranking:
                 accuracy = _accuracy(point, hessian, values, memory, refine, tasks)
                 diagnostics = replace(diagnostics, accuracy=accuracy)
@@ -268,7 +272,7 @@ def score_with_diagnostics(
         names = [name for name in names if name not in rated]
     elif rated:
         if settled:
-            calibration, rates = rates_of_converged(layer, pulled, values)
+            calibration, rates = rates_of_converged(layer, pulled, values, over_data)
             rates = rates.with_certain(diagnostics.certain)
         else:
             calibration, rates = predicted_rates(layer, values, run, spreads, gap, held_out, source)

@@ -2,9 +2,10 @@ r"""The success of an attack on squared error: the exact law of one residual, wi
 
 The law is that of Section 3 of the paper: the residual e of the model without the record is
 N(ε, σ_out²), with it (1 − H) e, and the statistic is the squared residual. Of a converged head all three are known: H
-is the leverage, ε = e/(1 − h), and σ_out² = ½ κ A/(1 − h), κ from the residuals and the degrees of freedom that are
-left. In a network a record decides more of its fit than the last layer shows, and residuals over the run are not those
-without the record; but which records are ahead of others in both, the last layer and the run do say. So
+is the leverage, ε = e/(1 − h), and σ_out is that of the sandwich (``noshadow.sandwich``); of an approximate Hessian
+σ_out² = ½ κ A/(1 − h), κ from the residuals and the degrees of freedom that are left. In a network a record decides
+more of its fit than the last layer shows, and residuals over the run are not those without the record; but which
+records are ahead of others in both, the last layer and the run do say. So
 
 .. math::
 
@@ -36,6 +37,7 @@ from scipy import optimize
 
 from noshadow.heads import Head
 from noshadow.predict import FPR, Calibration, Floats, HeldOut, Rates, Source, spreads_of
+from noshadow.sandwich import Spreads
 
 __all__ = ["calibrate_law", "converged_law", "rates_of_law"]
 
@@ -89,14 +91,22 @@ def _scale_of_odds(odds: Floats, without: Floats, loss_in: float) -> float:
     return float(np.exp(_WIDEST if excess(_WIDEST) > 0.0 else optimize.brentq(excess, -_WIDEST, _WIDEST)))
 
 
-def converged_law(influence_sum: float, known: Mapping[str, Floats]) -> tuple[Calibration, Rates]:
-    """Of a converged head, from the scores (n,) of its records and Σ g'ᵀAg'."""
+def converged_law(
+    influence_sum: float, known: Mapping[str, Floats], spreads: Spreads | None = None
+) -> tuple[Calibration, Rates]:
+    """Of a converged head, from the scores (n,) of its records and Σ g'ᵀAg'.
+
+    spreads  over data, of every record, by the sandwich; None: it is not known
+    """
     leverage = known["leverage"]
-    information = influence_sum / max(float(leverage.sum()), np.finfo(np.float64).tiny)
-    left = max(len(leverage) - float(leverage.sum()), 1.0)
     h = np.clip(leverage, 0.0, _MOST_LEVERAGE)
-    variance = 0.5 * information * len(leverage) / left * known["signal_variance"] / (1.0 - h)
-    tau = np.sqrt(np.maximum(variance, np.finfo(np.float64).tiny))
+    if spreads is None:
+        information = influence_sum / max(float(leverage.sum()), np.finfo(np.float64).tiny)
+        left = max(len(leverage) - float(leverage.sum()), 1.0)
+        tau = np.sqrt(0.5 * information * len(leverage) / left * known["signal_variance"] / (1.0 - h))
+    else:
+        tau = spreads.outside
+    tau = np.maximum(tau, np.sqrt(np.finfo(np.float64).tiny))
     found = Calibration(float(np.mean((1.0 - h) * tau)), float(tau.mean()), source="converged")
     return found, rates_of_law(leverage, np.sqrt(known["loss"]), tau)
 

@@ -21,7 +21,7 @@ Nothing of size n × (number of parameters) is ever held, so memory does not gro
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -222,6 +222,20 @@ class DenseCurvature:
             )
         term: Tensor = torch.linalg.solve_triangular(factor, off.T, upper=False).square().sum(0)
         return torch.where(outside, term, 0.0)
+
+    @property
+    def sandwich_memory(self) -> float:
+        """GiB that :meth:`sandwich` takes; infinite of labels, which have a Hessian each."""
+        return 4 * self._inverses[0].numel() * 8 / GIB if len(self._inverses) == 1 else math.inf
+
+    def sandwich(self, pulls: Iterable[tuple[Records, Tensor]]) -> Callable[[Records], Tensor]:
+        """S = (x̃ᵀ ⊗ I) H⁻¹ (Σ x̃x̃ᵀ ⊗ uuᵀ) H⁻¹ (x̃ ⊗ I) of records, (c, r, r), for the sum over pulls u (c, r) of all."""
+        (inverse,), width, transform = self._inverses, self.width, self._whitening.transform
+        total = KroneckerSum(transform.shape[1], width, transform)
+        for records, pull in pulls:
+            total.add(records.design @ transform, packed_outer(pull.T).T.contiguous())
+        forms = QuadraticForms(inverse @ total.matrix() @ inverse, transform.shape[1], width)
+        return lambda records: unpack(forms(records.design @ transform).contiguous(), width)
 
     def solve(self, gradient: Tensor) -> Tensor:
         """H⁻¹ (H⁺ where H is singular) applied to a gradient Σ x̃ᵢvᵢᵀ with respect to Θ, (n_columns, m) → same."""

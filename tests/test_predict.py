@@ -241,8 +241,8 @@ def test_no_gap_predicts_a_coin(run):
 
 
 @pytest.mark.parametrize("head", ["logistic", "squared"])
-def test_what_chance_leaves_open_is_the_rise_by_two_standard_errors(head):
-    """Rates with the mean loss of held-out records two standard errors up, by hand; few records leave more open."""
+def test_what_chance_leaves_open_is_the_change_by_two_standard_errors(head):
+    """Rates with the mean loss of held-out records two standard errors up or down, by hand; few leave more open."""
     generator = np.random.default_rng(15)
     x = generator.normal(size=(2400, 3))
     noise = generator.normal(size=2400)
@@ -258,21 +258,52 @@ def test_what_chance_leaves_open_is_the_rise_by_two_standard_errors(head):
         losses = [plain_loss_of(head, *side) for side in ((z[:200], y[:200]), held)]
         more = 2 * np.sqrt(losses[0].var() / 200 + losses[1].var() / count)
         others = HeldOut.of(layer.kind, *held)
-        raised = HeldOut(others.statistic, losses[1] + more, others.squared_gradient)
-        if head == "logistic":
-            phi = np.where(y[:200] == 1, 1, -1) * z[:200]
-            higher = calibrate(layer.kind, frame["exposure"].to_numpy(), phi, losses[0], raised, (0.4, 0.6))
-            rates = higher.rates(frame["exposure"].to_numpy())
-        else:
-            h = frame["leverage"].to_numpy()
-            rates = calibrate_law(layer.kind, h, np.sqrt(losses[0]), losses[0], raised, (0.4, 0.6))[1]
-        expected = rates.accuracy.mean() - frame["attack_accuracy"].mean()
+        apart = []
+        for side in (more, -more):
+            moved = HeldOut(others.statistic, losses[1] + side, others.squared_gradient)
+            if head == "logistic":
+                phi = np.where(y[:200] == 1, 1, -1) * z[:200]
+                other = calibrate(layer.kind, frame["exposure"].to_numpy(), phi, losses[0], moved, (0.4, 0.6))
+                rates = other.rates(frame["exposure"].to_numpy())
+            else:
+                h = frame["leverage"].to_numpy()
+                rates = calibrate_law(layer.kind, h, np.sqrt(losses[0]), losses[0], moved, (0.4, 0.6))[1]
+            apart.append(abs(rates.accuracy.mean() - frame["attack_accuracy"].mean()))
+        expected = max(apart)
         assert margins[count] == pytest.approx(expected, abs=1e-9)
     assert margins[30] > margins[2000] > 0
     few = slice(200, 220)
     held = (z[few] - 0.3 * noise[few], y[few])
     with pytest.warns(noshadow.NoshadowWarning, match="it is chance how much better members fit; other records could"):
         score(layer, ["attack_accuracy"], spread=(0.1, 0.1), held_out=held)
+
+
+@pytest.mark.parametrize("head", ["softmax", "squared"])
+def test_held_out_records_that_fit_as_well_give_coins_and_keep_the_ranking(head):
+    """No rerun, no gap: there is no spread to derive, and none is needed."""
+    generator = np.random.default_rng(3)
+    x = generator.normal(size=(300, 4))
+    z = x @ generator.normal(size=(4, 3 if head == "softmax" else 1))
+    y = z.argmax(1) if head == "softmax" else z[:, 0] + generator.normal(size=300)
+    layer = LastLayer(x[:200], z[:200], y[:200], head=head)
+    held = (2.0 * z[200:], y[200:]) if head == "softmax" else (y[200:, None], y[200:])
+    with pytest.warns(noshadow.NoshadowWarning, match="every predicted rate is that of a coin"):
+        found = score(layer, None, held_out=held)
+    np.testing.assert_allclose(found["attack_accuracy"], 0.5, atol=1e-6)
+    np.testing.assert_array_equal(found["exposure"], score(layer, ["exposure"])["exposure"])
+
+
+def test_a_gap_that_is_none_gives_coins_and_says_so(run):
+    layer, outputs = run
+    with pytest.warns(noshadow.NoshadowWarning, match="gap: members fit no better than others"):
+        found = score(layer, None, Trace.from_outputs(outputs), spread=(0.5, 0.5), gap=-0.3)
+    np.testing.assert_allclose(found["attack_accuracy"], 0.5, atol=1e-12)
+
+
+def test_copies_but_for_rounding_have_no_spread():
+    z = np.random.default_rng(0).normal(size=(50, 3))
+    with pytest.raises(InputError, match="rerun: it gives the same outputs as the model, but for rounding"):
+        noshadow.spread(z, z * (1 + 1e-15), np.arange(50) % 3, "softmax")
 
 
 def plain_loss_of(head, z, y):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy.special import log_softmax
 
-from noshadow import InputError, LastLayer, Trace, audit, score
+from noshadow import InputError, LastLayer, NoshadowWarning, Trace, audit, score
 from noshadow.run import run_of, share_of_run
 from noshadow.scoring import score_with_diagnostics
 
@@ -149,3 +149,13 @@ def test_an_audit_says_how_much_of_the_run_it_took():
     found = audit(case.layer, trace=case.trace, held_out=others)
     assert found.metadata["run_share"] == pytest.approx(case.share(), rel=1e-6)
     assert audit(case.layer, trace=case.trace).metadata["run_share"] is None
+
+
+def test_a_trace_that_goes_on_after_the_kept_weights_is_told_of():
+    case = Case("softmax", 1.2)
+    kept = LastLayer(case.x, case.run[0], case.y)  # the weights of the first epoch, the run of all
+    with pytest.warns(NoshadowWarning, match="members lost less over the run than the final model loses"):
+        score(kept, ["exposure"], case.trace)
+    for layer, held_out in ((kept, case.held_out), (case.layer, None)):  # held-out records say how much to take
+        found = score_with_diagnostics(layer, ["exposure"], case.trace, held_out=held_out)[1]
+        assert not found.run_lost_less

@@ -99,6 +99,8 @@ class Diagnostics:
     """Of a trace of one epoch: whether that is the final model."""
     run_share: float | None = None
     """How much of the run exposure takes, as held-out records say (``noshadow.run``); None where none do."""
+    run_lost_less: bool = False
+    """Members lost clearly less over the run than at its end, and no held-out records say how much of it to take."""
     repeats: Repeats = field(default_factory=Repeats)
     """Records that are there more than once."""
     calibration: Calibration | None = None
@@ -120,7 +122,10 @@ def _of_rates(found: Calibration | None) -> tuple[str, ...]:
             "bounds. A larger ridge (a smaller C) makes both the fit and its rates steadier",
         )
     if not found.held_out:
-        return ()
+        coin = found.scale == 0.0 and found.gap is not None
+        return (
+            ("gap: members fit no better than others, so that every predicted rate is that of a coin",) if coin else ()
+        )
     notes = []
     if found.scale == 0.0:
         notes.append(
@@ -133,8 +138,8 @@ def _of_rates(found: Calibration | None) -> tuple[str, ...]:
         )
     if found.margin is not None and found.margin > LEFT_OPEN:
         notes.append(
-            f"held_out: with so few records it is chance how much better members fit; other records could raise the "
-            f"mean predicted rate by {found.margin:.2f}, and the highest by more. Pass more held-out records"
+            f"held_out: with so few records it is chance how much better members fit; other records could change "
+            f"the mean predicted rate by {found.margin:.2f}, and the highest by more. Pass more held-out records"
         )
     return tuple(notes)
 
@@ -163,6 +168,12 @@ def concerns(layer: LastLayer, found: Diagnostics, fitted: bool = False) -> list
         messages.append(
             f"trace: it holds one epoch, {adds}; call trace.update(model, data) after every epoch, or make it of "
             "several checkpoints"
+        )
+    if found.run_lost_less:
+        messages.append(
+            "trace: members lost less over the run than the final model loses on them, as where the weights of an "
+            "earlier epoch were kept; record the trace up to that epoch only, or pass held_out=, which says how much "
+            "of the run to take"
         )
     messages += _of_repeats(found.repeats)
     messages += _of_rates(found.calibration)

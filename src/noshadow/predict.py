@@ -89,6 +89,7 @@ FEWEST = 20
 STEEPEST = 1.0
 """The largest β: that of a linear model."""
 _WIDEST = 60.0  # |log| of a mean shift
+_ROUNDING = 1e-12  # of outputs, in the largest of them
 _FIRMEST = 1e-8  # a member's spread in that of others, at the least
 
 Floats = NDArray[np.float64]
@@ -128,8 +129,8 @@ class Calibration:
     held_out               how many records the model was not trained on there were
     source                 "rerun": the spreads were measured between two runs; "gap": derived from the gap of the
                            losses, not calibrated; "stated": given; "converged": of a head at its optimum, by record
-    margin                 how much higher the mean success rate would be, had held-out records lost two standard errors
-                           more than they did: what the choice of the records leaves open
+    margin                 how far off the mean success rate would be, had held-out records lost two standard errors
+                           more or less than they did: what the choice of the records leaves open
     jackknife              of a converged head of classes: variance over data by the jackknife, in that to first order
     """
 
@@ -226,9 +227,9 @@ def spread(outputs: Any, rerun_outputs: Any, targets: Any, head: str) -> float:
 def rms_difference(first: Floats, second: Floats) -> float:
     """√(mean (φ − φ′)² / 2); two runs that are the same are refused."""
     found = float(np.sqrt(np.mean((first - second) ** 2) / 2.0))
-    if found == 0.0:
+    if found <= _ROUNDING * float(np.abs(first).max(initial=0.0)):
         raise InputError(
-            "rerun: it gives the same outputs as the model, to the last digit; pass a second model, trained on the "
+            "rerun: it gives the same outputs as the model, but for rounding; pass a second model, trained on the "
             "same records with another seed, or leave it out where training has no seed"
         )
     return found
@@ -296,8 +297,8 @@ class HeldOut:
         return cls(phi, head.loss(z, y).cpu().numpy(), np.full(len(phi), np.nan))  # the slope is not asked for
 
     def losing(self, more: float) -> HeldOut:
-        """The same, had each lost so much more."""
-        return replace(self, loss=self.loss + more)
+        """The same, had each lost so much more; or less, but not less than nothing on average."""
+        return replace(self, loss=self.loss + max(more, -float(self.loss.mean())))
 
 
 def calibrate(
@@ -339,12 +340,9 @@ def spreads_of(
         slope = float(held_out.squared_gradient.mean()) if head.classifies else 2.0
         variance = lost / slope if slope > 0 else 0.0
     if spreads is None:
-        if variance == 0.0:
-            raise InputError(
-                "held_out: its records fit as well as the members do, so that no spread can be derived from them; pass "
-                "rerun=, a second model trained with another seed"
-            )
-        spreads, factor, source = (float(np.sqrt(variance / 2.0)),) * 2, 1.0, "gap"
+        # records that fit as well as the members do tell of no spread; beside no shift any small one is as good
+        some = 1.0 if head.classifies or held_out is None else 1e-3 * float(np.sqrt(held_out.loss.mean())) or 1e-3
+        spreads, factor, source = (float(np.sqrt(variance / 2.0)) or some,) * 2, 1.0, "gap"
     else:
         factor = float(np.sqrt(1.0 + variance / 2.0 / spreads[1] ** 2))
     count = 0 if held_out is None else len(held_out.loss)

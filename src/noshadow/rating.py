@@ -139,8 +139,8 @@ def predicted_rates(
     if others is None:
         return calibration, rates
     chance = math.hypot(loss.std() / math.sqrt(len(loss)), others.loss.std() / math.sqrt(len(others.loss)))
-    _, higher = rated(others.losing(2.0 * chance))
-    return replace(calibration, margin=float(higher.accuracy.mean() - rates.accuracy.mean())), rates
+    apart = [abs(rated(others.losing(side * chance))[1].accuracy.mean() - rates.accuracy.mean()) for side in (2, -2)]
+    return replace(calibration, margin=float(max(apart))), rates
 
 
 def losses_of_others(layer: LastLayer, held_out: Any) -> Tensor | None:

@@ -30,20 +30,23 @@ from noshadow.trace import Trace
 __all__ = ["Run", "run_of", "share_of_run"]
 
 _CHUNK = 65_536  # records at a time
+_CLEARLY = 0.9
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
     """As much of a run as exposure takes.
 
-    outputs  (n, m) z_λ; None where mean outputs were never known
-    loss     (n,) ℓ_λ in float64; None where losses were never known
-    share    λ; None where no held-out records say it, and all of the run is taken
+    outputs    (n, m) z_λ; None where mean outputs were never known
+    loss       (n,) ℓ_λ in float64; None where losses were never known
+    share      λ; None where no held-out records say it, and all of the run is taken
+    lost_less  members lost clearly less over the run than at its end: the weights that were kept are not its last ones
     """
 
     outputs: Tensor | None
     loss: Tensor | None
     share: float | None = None
+    lost_less: bool = False
 
 
 def share_of_run(final: float, of_run: float, held_out: float) -> float:
@@ -64,22 +67,25 @@ def run_of(trace: Trace | None, layer: LastLayer, held_out: Tensor | None = None
     if trace is None:
         return Run(None, None)
     outputs, loss = trace.mean_outputs, trace.mean_loss
-    if held_out is None:
-        return Run(outputs, loss)
-    final = _losses(layer)
     if loss is not None:
         remembered = loss
     elif outputs is not None:
         remembered = _losses(layer.at(outputs))
     else:
         return Run(None, None)
-    share = share_of_run(float(final.mean()), float(remembered.mean()), float(held_out.mean()))
+    final = _losses(layer)
+    at_end, of_run = float(final.mean()), float(remembered.mean())
+    lost_less = of_run < _CLEARLY * at_end
+    if held_out is None:
+        return Run(outputs, loss, None, lost_less)
+    share = share_of_run(at_end, of_run, float(held_out.mean()))
     if share == 1.0:
-        return Run(outputs, loss, share)
+        return Run(outputs, loss, share, lost_less)
     return Run(
         None if outputs is None else _toward(layer, outputs, share),
         None if loss is None else final.lerp(loss.to(final), share),
         share,
+        lost_less,
     )
 
 

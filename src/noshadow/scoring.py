@@ -259,7 +259,10 @@ def score_with_diagnostics(
     _require_finite(values)
     if remembered is not None:
         agreement, lone = rank_agreement(remembered, layer), lone_epoch(remembered, layer)
-        diagnostics = replace(diagnostics, trace_agreement=agreement, lone_epoch=lone, run_share=run.share)
+        less = run.lost_less and run.share is None
+        diagnostics = replace(
+            diagnostics, trace_agreement=agreement, lone_epoch=lone, run_share=run.share, run_lost_less=less
+        )
     if curved(computed):  # else nobody has read the features
         diagnostics = replace(diagnostics, repeats=find_repeats(layer))
     settled = settled and not (basis and learned_features(layer, values, held_out))

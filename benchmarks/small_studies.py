@@ -76,6 +76,10 @@ def flipped(records: int) -> Any:
     return datasets.make_classification(records, 30, n_informative=10, n_classes=4, flip_y=0.25, random_state=1)
 
 
+def brief(records: int) -> Any:
+    return datasets.make_classification(records, 20, n_informative=8, flip_y=0.1, random_state=2)
+
+
 @dataclass(frozen=True)
 class Study:
     """Data, the widths of a network's hidden layers, its recipe; the outputs are those of the head."""
@@ -136,14 +140,19 @@ STUDIES = {
     "flipped-drop": Study(flipped, 1200, (64,), adam(40, 32), dropout=0.3),
     "diabetes": Study(shipped(datasets.load_diabetes), 442, (64,), adam(60, 32), "squared"),
     "friedman": Study(made(datasets.make_friedman1, noise=1.0), 600, (64, 32), adam(100, 32), "squared"),
-    "hastie": Study(hastie, 1000, (64,), adam(30, 32), "logistic", looked_at=False),
-    "quantiles": Study(
-        made(datasets.make_gaussian_quantiles, n_features=8, n_classes=3), 900, (128,), adam(50, 32), looked_at=False
+    "hastie": Study(hastie, 1000, (64,), adam(30, 32), "logistic"),
+    "quantiles": Study(made(datasets.make_gaussian_quantiles, n_features=8, n_classes=3), 900, (128,), adam(50, 32)),
+    "diabetes-thirds": Study(diabetes_in_thirds, 442, (32, 32), sgd(40, 16)),
+    "odd-digits": Study(odd_digits, 1500, (32,), adam(25, 64, 3e-3), "logistic"),
+    "friedman3": Study(made(datasets.make_friedman3, noise=0.1), 800, (64,), adam(80, 32, 3e-3), "squared"),
+    "blobs": Study(made(datasets.make_blobs, centers=6, cluster_std=4.0), 1000, (32,), adam(20, 32), looked_at=False),
+    "short": Study(brief, 800, (64,), adam(8, 32), "logistic", looked_at=False),
+    "digits-deep": Study(shipped(datasets.load_digits), 1000, (64, 64, 64), sgd(30, 32), looked_at=False),
+    "swiss-roll": Study(
+        made(datasets.make_swiss_roll, noise=1.0), 700, (64, 64), adam(60, 32, 3e-3), "squared", looked_at=False
     ),
-    "diabetes-thirds": Study(diabetes_in_thirds, 442, (32, 32), sgd(40, 16), looked_at=False),
-    "odd-digits": Study(odd_digits, 1500, (32,), adam(25, 64, 3e-3), "logistic", looked_at=False),
-    "friedman3": Study(
-        made(datasets.make_friedman3, noise=0.1), 800, (64,), adam(80, 32, 3e-3), "squared", looked_at=False
+    "friedman2": Study(
+        made(datasets.make_friedman2, noise=100.0), 500, (64,), adam(100, 16, 3e-3), "squared", looked_at=False
     ),
 }
 

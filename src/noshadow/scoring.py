@@ -94,8 +94,10 @@ def score(
         that fits into memory, then the best that does; it then says how far off it is.
     refine : float, optional
         Of an approximation: exact scores for this share of the records, the highest ones (0.01: one in a hundred),
-        until no other record can belong to them. With the mean outputs of a run these are ``exposure`` and
-        ``signal_shift``, which are ranked by; else ``influence``, ``newton`` and ``leave_one_out`` too.
+        until no other record is expected among them. Exact are the scores of the curvature but for ``leverage`` of
+        three classes or more, which takes a system per class; with the mean outputs of a run, those that are of the
+        run (``exposure``, ``signal_shift``). ``attack_*`` of these records are made of the exact scores and of sums
+        over all records, which stay approximate.
     spread : (float, float), optional
         σ_in and σ_out of the attack's statistic over retrainings, by ``noshadow.spread`` on members and on held-out
         records; adds the predicted rates ``attack_power`` (d′), ``attack_accuracy`` and ``attack_tpr`` (at 1 % FPR).

@@ -151,8 +151,9 @@ def entropy(known: Known) -> Tensor:
 
 
 def leverage(known: Known) -> Tensor:
-    """h = W'A (squared error: x̃ᵀ(X̃ᵀX̃ + Λ/2)⁻¹x̃; logistic: σ(z)σ(−z) x̃ᵀH⁻¹x̃), tr(W'A) for softmax, the sum over
-    labels: how much of its own fit the record decides. 0 … 1; 0 … m−1 for softmax; 0 … m for m labels."""
+    """h = W'A (squared error: x̃ᵀ(X̃ᵀX̃ + Λ/2)⁻¹x̃, which all outputs share; logistic: σ(z)σ(−z) x̃ᵀH⁻¹x̃), tr(W'A) for
+    softmax, the sum over labels: how much of its own fit the record decides. 0 … 1, of squared error for any number of
+    outputs; 0 … m−1 for softmax; 0 … m for m labels."""
     return known.leverages.leverage
 
 

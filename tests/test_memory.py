@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
-from noshadow import memory
+from noshadow import LastLayer, memory, score
 from noshadow.errors import InputError
 from noshadow.memory import free_memory, require_free_memory, working_memory
 
@@ -52,3 +53,23 @@ def test_a_computation_may_use_half_of_what_is_free_unless_told(machine):
     assert working_memory(0.5) == 0.5
     with pytest.raises(InputError, match="memory: expected a positive number of GiB, got -1"):
         working_memory(-1)
+
+
+@pytest.mark.parametrize("asked", [math.inf, math.nan, "4", True, 0, [4.0]])
+def test_memory_that_is_no_number_of_gib_is_refused(asked):
+    with pytest.raises(InputError, match=r"^memory: expected a positive number of GiB, got .*; leave it out for half"):
+        working_memory(asked)
+    layer = LastLayer([[0.0], [1.0], [3.0]], [[0.1], [1.0], [2.9]], [0.0, 1.2, 2.8], "squared")
+    with pytest.raises(InputError, match=r"^memory: expected"):
+        score(layer, memory=asked)
+
+
+@pytest.mark.parametrize("share", ["0.1", math.nan, True, 0.0, 1.5, [0.1]])
+def test_a_share_that_is_no_number_is_refused(share):
+    layer = LastLayer([[0.0], [1.0], [3.0]], [[0.1], [1.0], [2.9]], [0.0, 1.2, 2.8], "squared")
+    with pytest.raises(InputError, match=r"^refine: expected a share of the records between 0 and 1, got"):
+        score(layer, refine=share)
+
+
+def test_numbers_of_any_kind_will_do():
+    assert [working_memory(one) for one in (np.float32(0.5), np.int64(2), 3)] == [0.5, 2.0, 3.0]

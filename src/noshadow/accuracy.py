@@ -2,7 +2,10 @@
 
 Conjugate gradients on the exact Hessian (``noshadow.curvature.iterative``) answer for any record. They are asked about
 a random sample and about the records that the approximation puts on top, and what they say is stated with every
-approximate score. ``refine`` goes on with the top until no other record can belong there.
+approximate score. ``refine`` goes on with the top until no other record is expected there.
+
+Every score of the curvature that one system per record gives, or two, is refined (``Score.per_output``); one of them is
+compared and ranked by, as ``Score.precedence`` says.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from torch import Tensor
 from noshadow.curvature import Size
 from noshadow.curvature.iterative import Effort, Solver, system_work
 from noshadow.diagnostics import Accuracy
+from noshadow.layer import LastLayer
 from noshadow.passes.blocks import Parts
 from noshadow.points import Point, without_layer
 from noshadow.scores import SCORES
@@ -33,10 +37,6 @@ __all__ = ["Floats", "check", "records_to_check"]
 
 Floats = NDArray[np.float64]
 
-_RANKED = ("exposure", "leave_one_out", "newton", "influence", "signal_shift")
-"""Scores that one system per record gives, the one to rank by first."""
-_CHECKED = (*_RANKED, "leverage")
-"""With the one that takes a system per output: it is compared where no other was asked for, on fewer records."""
 _PATIENCE = 4e12  # operations that the check may take: a minute or two
 _STEPS = 20  # of a system, typically
 _MOST, _LEAST = 100, 3  # records of the sample, and of the top
@@ -59,28 +59,29 @@ def check(
     The frame has the scores of that point. The exact answers are found here or, batch by batch, by ``tasks``. None
     where it has no score of the curvature.
     """
-    ranked = next((name for name in _CHECKED if name in frame), None)
-    if ranked is None:
-        return None
     layer = point.layer
+    systems = _systems(layer, [str(name) for name in frame])
+    if not systems:
+        return None
+    ranked = next(iter(systems))
     exact = _Exact(solver, frame, point, tasks)
     approximate = frame[ranked].to_numpy().copy()
-    count = records_to_check(Size.of(layer), layer.kind.width(layer.n_outputs) if ranked == "leverage" else 1)
+    count = records_to_check(Size.of(layer), systems[ranked])
     highest = np.argsort(-approximate, kind="stable")
     sample = np.random.default_rng(seed).choice(layer.n, size=min(count, layer.n), replace=False)
     at_top = highest[: min(2 * math.ceil(count / 2), layer.n)]
-    wanted = [name for name in frame if name in _RANKED] or [ranked]
-    truth = {int(row): value for row, value in zip(sample, exact(sample, [ranked])[ranked], strict=True)}
+    exact(sample, [ranked])
     stable, refined = None, 0
     if refine:
         size = max(1, math.ceil(refine * layer.n - 1e-9))
-        stable, refined = _refine(exact, frame, ranked, wanted, approximate, size)
+        together = [name for name in systems if systems[name] == systems[ranked]]
+        stable, refined = _refine(exact, frame, ranked, together, approximate, size)
         at_top = exact.rows[: max(refined, 1)]
         kept_of = size
     else:
         exact(at_top, [ranked])
         kept_of = max(1, len(at_top) // 2)
-    truth |= exact.known(ranked)
+    truth = exact.known(ranked)
     on_sample = _errors(approximate[sample], np.array([truth[int(row)] for row in sample]))
     on_top = _errors(approximate[at_top], np.array([truth[int(row)] for row in at_top]))
     ranks = sample if len(sample) >= _ENOUGH else np.union1d(sample, at_top)
@@ -110,13 +111,22 @@ def records_to_check(size: Size, systems: int = 1) -> int:
     return int(min(_MOST, max(_LEAST, _PATIENCE // (2 * _STEPS * systems * system_work(size)))))
 
 
+def _systems(layer: LastLayer, names: Sequence[str]) -> dict[str, int]:
+    """Of the scores of the curvature: how many systems each takes for a record, the one to rank by first."""
+    outputs = layer.kind.width(layer.n_outputs)
+    curved = [name for name in names if "curvature" in SCORES[name].needs and SCORES[name].compute is not None]
+    found = {name: outputs if SCORES[name].per_output else 1 for name in curved}
+    places = {name: place for place, name in enumerate(SCORES)}
+    return dict(sorted(found.items(), key=lambda one: (one[1], -SCORES[one[0]].precedence, places[one[0]])))
+
+
 class _Exact:
     """Exact scores of single records, remembered: a batch of systems at a time, here or as tasks of Ray."""
 
     def __init__(self, solver: Solver, frame: pd.DataFrame, point: Point, tasks: RayTasks | None) -> None:
         self._solver, self._point, self._tasks = solver, without_layer(point), tasks
         self._sent: tuple[Any, ...] | None = None
-        self._known: dict[str, dict[int, float]] = {name: {} for name in frame if name in _CHECKED}
+        self._known: dict[str, dict[int, float]] = {str(name): {} for name in frame}
         self.rows: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
     def known(self, name: str) -> dict[int, float]:
@@ -158,16 +168,19 @@ def _answers(asked: tuple[Tensor, list[str]], solver: Solver, point: Point) -> P
 def _refine(
     exact: _Exact, frame: pd.DataFrame, ranked: str, names: list[str], approximate: Floats, size: int
 ) -> tuple[bool, int]:
-    """Exact scores for the top, until the exact scores of ``size`` records are above what any other record can have.
+    """Exact scores for the top, until the exact scores of ``size`` records are above what any other should have.
 
-    What another can have is its approximate score times the largest ratio of exact to approximate among those that are
-    known: the top, what came to be refined, and some records on the way down, ever fewer, where those would be that the
-    approximation puts far too low.
+    What another should have at most is its approximate score times the largest ratio of exact to approximate among
+    those that are known: the random sample, the top, what came to be refined, and some records on the way down, ever
+    fewer, where those would be that the approximation puts far too low. Nobody has solved for the others: one of a
+    larger ratio than all of these is missed.
     """
-    current = approximate.copy()
-    done = np.zeros(len(current), dtype=bool)
-    limit = min(len(current), _MOST_REFINED * size)
-    order = np.argsort(-current, kind="stable")
+    seen = np.full(len(approximate), np.nan)
+    for row, value in exact.known(ranked).items():
+        seen[row] = value
+    done = np.zeros(len(approximate), dtype=bool)
+    limit = min(len(approximate), _MOST_REFINED * size)
+    order = np.argsort(-approximate, kind="stable")
     probes = np.unique(np.geomspace(size, limit, _PROBES).astype(np.int64)) if size < limit else np.empty(0, np.int64)
     new = np.concatenate([order[:size], order[probes[probes < limit]]])
     while True:
@@ -176,15 +189,16 @@ def _refine(
         exact.rows = np.concatenate([exact.rows, new])
         for name in names:
             frame.loc[frame.index[new], name] = values[name]
-        current[new] = values[ranked]
-        edge = np.partition(current[done], int(done.sum()) - size)[int(done.sum()) - size]
-        ratio = current[done] / np.where(approximate[done] > 0, approximate[done], np.inf)
-        reach = max(1.0, float(ratio.max()))
-        open_ = (~done & (approximate * reach >= edge) & (approximate > 0)).nonzero()[0]
+        seen[new] = values[ranked]
+        edge = np.partition(seen[done], int(done.sum()) - size)[int(done.sum()) - size]
+        known = ~np.isnan(seen)
+        ratio = seen[known] / np.where(approximate[known] > 0, approximate[known], np.inf)
+        highest = np.where(known, seen, approximate * max(1.0, float(ratio.max())))
+        open_ = (~done & (highest >= edge) & (known | (approximate > 0))).nonzero()[0]
         room = limit - int(done.sum())
         if not len(open_) or room <= 0:
             return not len(open_), int(done.sum())
-        open_ = open_[np.argsort(-approximate[open_], kind="stable")]
+        open_ = open_[np.lexsort((-highest[open_], ~known[open_]))]  # of the sample: known to belong there
         new = open_[: min(room, max(size // 2, 1), len(open_))]
 
 

@@ -123,7 +123,8 @@ def audit(
     curvature : str
         How the Hessian is treated (see ``noshadow.score``); "auto": exact while that fits into memory.
     refine : float, optional
-        Share of the records, the highest ones, that an approximation is to score exactly.
+        Share of the records, the highest ones, that an approximation is to score exactly; which columns that makes
+        exact is said at ``noshadow.score``.
     memory : float, optional
         Working memory in GiB; None: half of what is free.
     progress : Progress, optional

@@ -40,7 +40,7 @@ class Accuracy:
     top_error        the median on the top
     top_kept         share of the exactly highest that the approximation has among its own highest, as many
     top_share        of what share of the records that was said
-    refined, stable  records with exact scores in the table, and whether no other can belong to the top
+    refined, stable  records with exact scores in the table, and whether no other is expected in the top
     unconverged      systems that fell short of the residual that was aimed at: their answers are too low
     residual, steps  the largest relative residual that was left, and the mean number of steps of a system
     """
@@ -249,7 +249,7 @@ def _approximation(found: Diagnostics) -> list[str]:
     if off.stable is None:
         return [f"{message}. refine=0.01 scores the top exactly"]
     stable = (
-        "no other record can belong there" if off.stable else "others may still belong there: pass a larger refine="
+        "no other record is expected there" if off.stable else "others may still belong there: pass a larger refine="
     )
     return [f"{message} without refinement; {off.refined} records were scored exactly, {stable}"]
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
+from numbers import Real
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from noshadow.errors import InputError
 
-__all__ = ["GIB", "free_memory", "require_free_memory", "working_memory"]
+__all__ = ["GIB", "free_memory", "is_number", "require_free_memory", "working_memory"]
 
 GIB = 2.0**30
 _SHARE = 0.5  # of the free memory: the rest is for the data and for others
@@ -28,12 +32,19 @@ def free_memory() -> float:
     return free
 
 
+def is_number(value: Any) -> bool:
+    """A number of any kind, and not a word or a truth value, which compare like numbers or not at all."""
+    return isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
+
+
 def working_memory(asked: float | None) -> float:
     """GiB that a computation may use: what was asked for, or half of what is free; 4 where that is not said."""
     if asked is not None:
-        if not asked > 0:
-            raise InputError(f"memory: expected a positive number of GiB, got {asked!r}")
-        return asked
+        if not (is_number(asked) and 0 < asked < math.inf):
+            raise InputError(
+                f"memory: expected a positive number of GiB, got {asked!r}; leave it out for half of what is free"
+            )
+        return float(asked)
     free = free_memory()
     return 4.0 if math.isinf(free) else max(_SHARE * free, 0.0) / GIB
 

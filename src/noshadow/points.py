@@ -96,7 +96,7 @@ class Point:
         values = torch.empty((len(self.names), layer.covered.stop - first), dtype=torch.float64)
         influence_sum, flagged = 0.0, []
         for known in self._chunks(layer, hessian):
-            rows = known.records.rows
+            rows = known.records.span
             for name, column in zip(self.names, values, strict=True):
                 column[rows.start - first : rows.stop - first] = SCORES[name](known)
             if hessian is not None:

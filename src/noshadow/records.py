@@ -16,9 +16,9 @@ __all__ = ["Records", "row_lengths"]
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """Consecutive records of a layer, c of them, in float64.
+    """Records of a layer, c of them, in float64: consecutive ones or, where a few are asked about, any.
 
-    rows     which of the layer's they are
+    rows     which of the layer's they are: a slice, or their numbers (c,); arrays of all records take either
     source   their features and, with a bias, the constant: a tensor (c, P), or sparse; ``design`` is dense
     outputs  (c, m)
     targets  (c,) classes, or (c, m) labels or values
@@ -29,7 +29,7 @@ class Records:
     Vectors in the space of the outputs are in the head's reduced coordinates, (c, r), r = m − 1 for softmax.
     """
 
-    rows: slice
+    rows: slice | Tensor
     source: Tensor | SparseRows
     outputs: Tensor
     targets: Tensor
@@ -57,15 +57,22 @@ class Records:
         """Σ x̃² of every column, (P,)."""
         return self.source.square().sum(0) if isinstance(self.source, Tensor) else self.source.square_sums()
 
+    @property
+    def span(self) -> slice:
+        """``rows`` of consecutive records."""
+        if isinstance(self.rows, Tensor):
+            raise RuntimeError("records that were picked by number are not consecutive")
+        return self.rows
+
     def part(self, rows: slice) -> Records:
         """Some of them, counted from the first."""
-        return self._picked(rows, slice(self.rows.start + rows.start, self.rows.start + rows.stop))
+        return self._picked(rows, slice(self.span.start + rows.start, self.span.start + rows.stop))
 
     def some(self, rows: Tensor) -> Records:
         """Some of them, by number, in that order; ``rows`` of the layer stays that of all."""
         return self._picked(rows, self.rows)
 
-    def _picked(self, rows: slice | Tensor, of_layer: slice) -> Records:
+    def _picked(self, rows: slice | Tensor, of_layer: slice | Tensor) -> Records:
         weights = None if self.weights is None else self.weights[rows]
         arrays = (self.source[rows], self.outputs[rows], self.targets[rows], weights)
         return Records(of_layer, *arrays, self.head, self.trained)

@@ -151,8 +151,9 @@ def entropy(known: Known) -> Tensor:
 
 
 def leverage(known: Known) -> Tensor:
-    """h = W'A (squared error: x̃ᵀ(X̃ᵀX̃ + Λ/2)⁻¹x̃; logistic: σ(z)σ(−z) x̃ᵀH⁻¹x̃), tr(W'A) for softmax, the sum over
-    labels: how much of its own fit the record decides. 0 … 1; 0 … m−1 for softmax; 0 … m for m labels."""
+    """h = W'A (squared error: x̃ᵀ(X̃ᵀX̃ + Λ/2)⁻¹x̃, which all outputs share; logistic: σ(z)σ(−z) x̃ᵀH⁻¹x̃), tr(W'A) for
+    softmax, the sum over labels: how much of its own fit the record decides. 0 … 1, of squared error for any number of
+    outputs; 0 … m−1 for softmax; 0 … m for m labels."""
     return known.leverages.leverage
 
 
@@ -252,6 +253,10 @@ class Score:
     of_attack         it speaks of the attack's statistic, which independent labels have one each of
     of_run            it is evaluated at the mean outputs of the training run, where there is a trace of them
     default           it is computed where no scores are named
+    per_output        its exact answer takes a system per output of a record where outputs are coupled, else one
+                      (``noshadow.accuracy``): an approximation is checked by it only where there is no other, and
+                      such answers do not come with those of others
+    precedence        of the scores that an approximation could be checked by, the one with the highest is taken
     compute           None: it is made of the others for all records at once (``noshadow.predict``)
     """
 
@@ -261,6 +266,8 @@ class Score:
     of_attack: bool = False
     of_run: bool = False
     default: bool = True
+    per_output: bool = False
+    precedence: int = 0
 
     def __call__(self, known: Known) -> Tensor:
         """The score of a chunk of records, (c,)."""
@@ -286,10 +293,10 @@ SCORES: dict[str, Score] = {
     "gradient_norm": Score(gradient_norm),
     "output_gradient_norm": Score(output_gradient_norm, default=False),
     "entropy": Score(entropy, only_classifiers=True),
-    "leverage": Score(leverage, _CURVATURE),
-    "influence": Score(influence, _CURVATURE),
-    "newton": Score(newton, _CURVATURE),
-    "leave_one_out": Score(leave_one_out, _CURVATURE),
+    "leverage": Score(leverage, _CURVATURE, per_output=True),
+    "influence": Score(influence, _CURVATURE, precedence=1),
+    "newton": Score(newton, _CURVATURE, precedence=2),
+    "leave_one_out": Score(leave_one_out, _CURVATURE, precedence=3),
     "signal_shift": Score(signal_shift, _CURVATURE, of_attack=True, of_run=True),
     "signal_variance": Score(signal_variance, _CURVATURE, of_attack=True, default=False),
     "attack_power": Score(None, _CALIBRATION, of_attack=True, of_run=True),
@@ -297,7 +304,7 @@ SCORES: dict[str, Score] = {
     "attack_tpr": Score(None, _CALIBRATION, of_attack=True, of_run=True),
     "mean_trace": Score(mean_trace, _LOSSES),
     "trace_iqr": Score(trace_iqr, _LOSSES),
-    "exposure": Score(exposure, _CURVATURE, of_run=True),
+    "exposure": Score(exposure, _CURVATURE, of_run=True, precedence=4),
 }
 
 

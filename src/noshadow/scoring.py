@@ -23,7 +23,7 @@ from noshadow.curvature.alone import stand_alone
 from noshadow.diagnostics import Accuracy, Diagnostics, concerns
 from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.layer import LastLayer
-from noshadow.memory import working_memory
+from noshadow.memory import is_number, working_memory
 from noshadow.passes import in_blocks
 from noshadow.points import Point, Scored, curved, given, points
 from noshadow.predict import Source
@@ -94,8 +94,10 @@ def score(
         that fits into memory, then the best that does; it then says how far off it is.
     refine : float, optional
         Of an approximation: exact scores for this share of the records, the highest ones (0.01: one in a hundred),
-        until no other record can belong to them. With the mean outputs of a run these are ``exposure`` and
-        ``signal_shift``, which are ranked by; else ``influence``, ``newton`` and ``leave_one_out`` too.
+        until no other record is expected among them. Exact are the scores of the curvature but for ``leverage`` of
+        three classes or more, which takes a system per class; with the mean outputs of a run, those that are of the
+        run (``exposure``, ``signal_shift``). ``attack_*`` of these records are made of the exact scores and of sums
+        over all records, which stay approximate.
     spread : (float, float), optional
         σ_in and σ_out of the attack's statistic over retrainings, by ``noshadow.spread`` on members and on held-out
         records; adds the predicted rates ``attack_power`` (d′), ``attack_accuracy`` and ``attack_tpr`` (at 1 % FPR).
@@ -218,7 +220,7 @@ def score_with_diagnostics(
     require_ratable(layer, spreads, gap, held_out)
     several = not layer.kind.classifies and layer.n_outputs > 1  # the law is that of one output
     names = resolve(layer.kind, scores, given(remembered, (stated or settled) and not several))
-    if refine is not None and not 0 < refine <= 1:
+    if refine is not None and not (is_number(refine) and 0 < refine <= 1):
         raise InputError(f"refine: expected a share of the records between 0 and 1, got {refine!r}")
     rated = [name for name in names if SCORES[name].compute is None]
     wanted = [*(OF_CONVERGED if settled else ()), *(OF_CALIBRATED if stated else ())] if rated else []
@@ -229,7 +231,7 @@ def score_with_diagnostics(
     if approximate:
         _require_dense(choice, store, engine)
     run = run_of(remembered, layer, losses_of_others(layer, held_out))
-    options = partial(_options, computed, remembered, run.share, choice, full_step, memory)
+    options = partial(_options, computed, remembered, run.share, choice, full_step)
     steps = sum(3 if point.curved else 1 for point in points(layer, computed, remembered, full_step, run))
     values: dict[str, Any] = {}
     pulled = 0.0
@@ -303,9 +305,8 @@ def _options(
     share: float | None,
     choice: Choice,
     full_step: bool,
-    memory: float | None,
 ) -> dict[str, Any]:
-    """What the scores depend on beside the layer."""
+    """What the scores depend on beside the layer. Memory is none of it: passes are kept by the size of their chunks."""
     remembered = None
     if trace is not None:
         digest = hashlib.sha256()
@@ -318,7 +319,6 @@ def _options(
         "share of the run": share,
         "curvature": choice.name if curved(names) else None,
         "full_step": full_step,
-        "memory": memory,
         "noshadow version": __version__,
     }
 

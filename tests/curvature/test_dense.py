@@ -233,3 +233,20 @@ def test_columns_that_are_nearly_dependent_are_summed_in_whitened_coordinates():
     x = np.column_stack([x, x[:, 0] + 1e-4 * rng.normal(size=200)])
     layer = LastLayer(x, x @ rng.normal(size=(4, 2)), rng.integers(0, 2, 200))
     assert not dense._Moments(layer, dense_curvature(layer, 1.0)._whitening).raw
+
+
+@pytest.mark.parametrize("method", ["dense", "blocks", "kronecker", "iterative"])
+@pytest.mark.parametrize("ridge", [0.0, 1.0])
+def test_a_column_whose_length_is_no_number_is_refused_and_not_dropped(method, ridge):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(500, 3))
+    z = x @ rng.normal(size=(3, 3))
+    y = (z + rng.gumbel(size=z.shape)).argmax(1)
+    plain = score(LastLayer(x, z, y), ["newton"], curvature="dense")
+    x[:, 1] *= 1e306
+    if method == "dense" and not ridge:
+        pd.testing.assert_frame_equal(score(LastLayer(x, z, y), ["newton"], curvature=method), plain)
+    x[:, 1] *= 30
+    assert np.isfinite(x).all()
+    with pytest.raises(InputError, match=r"^features: the length of column 1 \(counted from 0\) overflows"):
+        score(LastLayer(x, z, y, ridge=ridge), ["newton"], curvature=method)

@@ -338,6 +338,49 @@ def test_a_ridge_that_outweighs_the_data_is_all_that_a_part_of_the_directions_se
     np.testing.assert_allclose(found, expected.numpy(), rtol=1e-4)
 
 
+@pytest.mark.parametrize("n", [20, 60])
+def test_what_is_left_of_a_record_has_the_mean_curvature_of_the_others(n, monkeypatch):
+    """By its definition: the penalty and, of the others, what is left of them over the n − k directions left."""
+    layer = sparse_layer("weighted", n=n, p=24, ridge=0.5)[True]
+    monkeypatch.setattr(kronecker, "kronecker_memory", lambda size: 1e9)
+    basis = kronecker.kronecker_curvature(layer, 4.0).basis
+    assert basis.rest is not None
+    records = layer.records(slice(0, n))
+    x, weights = records.times(basis.vectors), basis.weights(records)
+    seen = without_own(x.square(), 1.0 / basis.values, weights)
+    found = (basis.others(records, x, weights) - seen).numpy()
+    design, v, w = records.design.numpy() / np.sqrt(0.5), basis.rest.vectors.numpy(), weights.numpy()
+    left = (design**2).sum(1) - ((design @ v) ** 2).sum(1)
+    directions = min(n, 25) - v.shape[1]
+    assert directions > 0
+    for i in range(n):
+        others = np.arange(n) != i
+        curvature = 1.0 + left[others] @ w[others] / directions
+        np.testing.assert_allclose(found[i], left[i] / curvature, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("ridge", [0.0, 0.5])
+def test_a_part_of_the_directions_of_columns_without_a_length_is_refused(ridge, monkeypatch):
+    monkeypatch.setattr(kronecker, "kronecker_memory", lambda size: 1e9)
+    layer = make("softmax", n=60, p=24, ridge=ridge)
+    x = layer.features.numpy().copy()
+    x[:, 3] *= 1e200
+    with pytest.raises(InputError, match="features: the length of column 3"):
+        kronecker.kronecker_curvature(on_table(layer, x, layer.outputs), 4.0)
+
+
+def test_the_n_sided_form_is_taken_where_it_fits():
+    layer = sparse_layer("softmax", n=40, p=90, ridge=0.5)[True]
+    assert build_curvature(layer, "kronecker", 4.0).layer.n_features == 40
+    narrow = build_curvature(layer, "auto", 1e-6)  # no room for 40 × 40
+    assert narrow.layer is layer
+    wanted = score(layer, ["newton"], curvature="dense", memory=4.0)["newton"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoshadowWarning)
+        found = score(layer, ["newton"], memory=1e-6, refine=1.0)["newton"]
+    np.testing.assert_allclose(found, wanted, rtol=1e-4)
+
+
 def test_what_the_chosen_curvature_is_and_why():
     size = Size(50_000, 2049, 1000, "softmax")
     assert choose("auto", Size(1797, 129, 10, "softmax"), 4.0) == ("dense", "the exact Hessian fits into memory")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -182,6 +183,50 @@ def test_what_was_kept_for_other_blocks_is_not_taken(tmp_path, monkeypatch):
     close(score(layer, store=tmp_path), score(layer))
 
 
+def test_another_memory_goes_on_where_chunks_are_as_large(tmp_path, monkeypatch):
+    layer, kept = LastLayer(*arrays(), ridge=0.5), []
+    whole = score(layer, memory=2.0, store=tmp_path)
+    keep = Store.keep
+    monkeypatch.setattr(Store, "keep", lambda self, name, arrays: (kept.append(name), keep(self, name, arrays)))
+    pd.testing.assert_frame_equal(score(layer, memory=1.0, store=tmp_path), whole, check_exact=True)
+    assert not kept  # nothing was done again
+    monkeypatch.setattr(dense, "_chunk_rows", lambda layer, width, memory: 10 if memory < 0.5 else 20)
+    close(score(layer, memory=0.1, store=tmp_path), whole)
+    assert any(name.startswith("hessian") for name in kept)
+    assert any(name.startswith("scores") for name in kept)
+
+
+def test_chunks_of_another_size_are_not_taken_for_these_though_blocks_are_as_large(tmp_path):
+    layer = LastLayer(*arrays(), ridge=0.5)
+    held = layer.in_blocks(Blocks(store=Store(tmp_path, {})))
+    assert held.blocks is not None
+    for chunk, value in ((layer.n, 1.0), (2 * layer.n, 2.0)):  # one block of all records either way
+        job = partial(lambda _, value: {"sum": torch.tensor([value])}, value=value)
+        assert held.blocks.added(held, "pass", job, chunk, lambda _: None)["sum"].item() == value
+
+
+def test_a_kept_block_that_goes_while_others_are_computed_shifts_nothing(tmp_path):
+    layer = LastLayer(*arrays(), ridge=0.5)
+    store = Store(tmp_path, {})
+    held = layer.in_blocks(Blocks(store=store))
+    assert held.blocks is not None
+
+    def first(window):
+        return {"first": torch.tensor([window.covered.start])}
+
+    for _ in held.blocks.mapped(held, "pass", first, 10):
+        pass
+    files = sorted(tmp_path.glob("pass-*"))
+    assert len(files) == 6
+    files[4].unlink()
+    found = []
+    for rows, parts in held.blocks.mapped(held, "pass", first, 10):
+        for file in files[1:4]:  # after the store was asked
+            file.unlink(missing_ok=True)
+        found.append((rows.start, int(parts["first"])))
+    assert found == [(start, start) for start in range(0, 60, 10)]
+
+
 def test_a_killed_process_goes_on(tmp_path):
     named = arrays(n=400)
     path = write(tmp_path / "layer", "npy", *named)
@@ -243,10 +288,10 @@ def test_a_store_of_something_else_is_refused(tmp_path):
         "class_weight": lambda: score(LastLayer(x, z, y, ridge=0.5, class_weight=[1, 2, 3]), store=tmp_path),
         "scores": lambda: score(LastLayer(x, z, y, ridge=0.5), ["loss"], store=tmp_path),
         "full_step": lambda: score(LastLayer(x, z, y, ridge=0.5), full_step=True, store=tmp_path),
-        "memory": lambda: score(LastLayer(x, z, y, ridge=0.5), memory=1.0, store=tmp_path),
     }
     for name, case in cases.items():
-        with pytest.raises(InputError, match=f"is of a run with another {name}"):
+        what = f"other {name}" if name in ("coefficients", "scores") else f"another {name}"
+        with pytest.raises(InputError, match=f"is of a run with {what};"):
             case()
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(InputError, match="is damaged; remove the folder"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -62,6 +63,31 @@ def test_a_missing_shard(tmp_path, kind):
         LastLayer.open(tmp_path)
     with pytest.raises(InputError, match=rf"{paths[3].name} does not exist"):
         LastLayer.open(paths)
+
+
+@pytest.mark.parametrize("number", [0, 3, 7])
+def test_a_shard_folder_without_arrays_is_refused_wherever_it_is(tmp_path, number):
+    """A copy that was interrupted; at the end nothing comes after it that would show that it is missing."""
+    shards(tmp_path)
+    folder = sorted(tmp_path.iterdir())[number]
+    for file in folder.iterdir():
+        file.unlink()
+    (folder / "targets.npy.tmp").touch()
+    with pytest.raises(InputError, match=f"{folder.name} is named as a shard and holds no features.npy"):
+        LastLayer.open(tmp_path)
+    shutil.rmtree(folder)
+    (tmp_path / "logs-2024").mkdir()  # named otherwise: none of them
+    if number == 7:
+        assert LastLayer.open(tmp_path).n == 70  # the last, without a trace: nobody can tell
+
+
+def test_all_shards_but_one_are_folders_without_arrays(tmp_path):
+    shards(tmp_path)
+    for folder in sorted(tmp_path.iterdir())[1:]:
+        for file in folder.iterdir():
+            file.unlink()
+    with pytest.raises(InputError, match="is named as a shard"):
+        LastLayer.open(tmp_path)
 
 
 def test_the_number_of_shards_in_their_names(tmp_path):

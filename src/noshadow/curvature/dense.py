@@ -215,7 +215,7 @@ class DenseCurvature:
         inner = basis.T @ ((penalty / unit.square()).unsqueeze(1) * basis)
         factor, failed = torch.linalg.cholesky_ex(inner)
         if int(failed):
-            rows = (outside.nonzero().flatten() + records.rows.start).tolist()
+            rows = (outside.nonzero().flatten() + records.span.start).tolist()
             raise InputError(
                 f"candidates: features in {name_rows(rows)} (counted from 0) point where those of no training record "
                 "do, and there is no ridge: the model would fit them whatever their targets; leave those records out"

@@ -159,7 +159,7 @@ class Solver:
         weights = [part.weights for part in parts if part.weights is not None]
         first = parts[0]
         return Records(
-            first.rows,
+            rows,
             torch.cat([part.design for part in parts]),  # few: dense even where the layer is sparse
             torch.cat([part.outputs for part in parts]),
             torch.cat([part.targets for part in parts]),

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from noshadow.curvature.operator import ScaledColumns
 from noshadow.curvature.outputs import CoupledCurvature, kind_of
-from noshadow.curvature.whiten import Whitening
+from noshadow.curvature.whiten import Whitening, require_lengths
 from noshadow.layer import LastLayer
 from noshadow.memory import GIB
 from noshadow.records import Records
@@ -66,6 +66,7 @@ def partial_whitening(layer: LastLayer, rank: int, chunk: int) -> tuple[Whitenin
             targets += (own * records.targets).sum(0)
             weight += float(own.sum())
     norms, penalty = squares.sqrt(), layer.penalty()
+    require_lengths(norms)
     unit = torch.where(penalty > 0, penalty.sqrt(), norms)
     alive = (norms > 0) & (unit > 0)
     scale = torch.where(alive, 1.0 / torch.where(alive, unit, 1.0), 0.0)

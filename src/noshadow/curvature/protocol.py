@@ -43,7 +43,7 @@ class Leverages(Protocol):
 
     @property
     def leverage(self) -> Tensor:
-        """tr(W'A), (c,): how much of its own fit the record decides."""
+        """tr(W'A), (c,), of squared error that of one output: how much of its own fit the record decides."""
         ...
 
     @property

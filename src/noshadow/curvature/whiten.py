@@ -26,12 +26,13 @@ import torch
 from torch import Tensor
 
 from noshadow.curvature.symmetric import add_gram, mirrored
+from noshadow.errors import InputError
 from noshadow.heads import Head
 from noshadow.layer import LastLayer
 from noshadow.passes import Additive, summed
 from noshadow.records import Records
 
-__all__ = ["Whitening", "noise_floor", "whiten"]
+__all__ = ["Whitening", "noise_floor", "require_lengths", "whiten"]
 
 # Smallest squared singular value, relative to unit-norm columns, at which a Cholesky factor of the Gram matrix is
 # as good as an orthogonal factorisation for our purpose: T need not be exact, only well-conditioned.
@@ -127,8 +128,18 @@ def _products(layer: LastLayer, chunk: int) -> _Products:
     alive = (root > 0) & (scale > 0)
     unit = torch.where(alive, 1.0 / torch.where(alive, root, 1.0), 0.0)
     norms = torch.where(alive, root / torch.where(alive, scale, 1.0), 0.0)
+    require_lengths(norms)
     gram, cross = gram * unit * unit.unsqueeze(1), cross * unit.unsqueeze(1)
     return _Products(norms, gram, cross, mean_output, mean_target, safe)
+
+
+def require_lengths(norms: Tensor) -> None:
+    """The lengths of the columns are numbers: one that overflows would drop out of the fit without a word."""
+    endless = (~torch.isfinite(norms)).nonzero().flatten().tolist()
+    if endless:
+        raise InputError(
+            f"features: the length of column {endless[0]} (counted from 0) overflows double precision; rescale it"
+        )
 
 
 def _sums(

@@ -60,7 +60,7 @@ class Blocks:
     def added(self, layer: LastLayer, name: str, job: Job, chunk: int, advance: Advance) -> Parts:
         """The sum of the job's results over all blocks."""
         blocks = self.of(layer, chunk)
-        name = _of_size(name, blocks)
+        name = _of_size(name, blocks, chunk)
         kept = self._kept(name, len(blocks))
         missing, k = [], 0
         while k < len(blocks):
@@ -96,11 +96,13 @@ class Blocks:
     def mapped(self, layer: LastLayer, name: str, job: Job, chunk: int) -> Iterator[tuple[slice, Parts]]:
         """The job's result for each block, in order; each is kept."""
         blocks = self.of(layer, chunk)
-        name = _of_size(name, blocks)
-        kept = {k for k in range(len(blocks)) if self._get(f"{name}-{k:05d}") is not None}
+        name = _of_size(name, blocks, chunk)
+        # each is asked for once: a file that goes in between would shift the results by one
+        asked = ((k, self._get(f"{name}-{k:05d}")) for k in range(len(blocks)))
+        kept = {k: parts for k, parts in asked if parts is not None}
         results = self.runner(layer, job, [rows for k, rows in enumerate(blocks) if k not in kept])
         for k, rows in enumerate(blocks):
-            parts = self._get(f"{name}-{k:05d}") if k in kept else None
+            parts = kept.pop(k, None)
             if parts is None:
                 parts = next(results)
                 self._keep(f"{name}-{k:05d}", parts)
@@ -133,9 +135,10 @@ class Blocks:
                 self.store.drop(self.label + name)
 
 
-def _of_size(name: str, blocks: list[slice]) -> str:
-    """What a pass is kept as: what was kept for blocks of another size is not taken for that of these."""
-    return f"{name}-{blocks[0].stop}"
+def _of_size(name: str, blocks: list[slice], chunk: int) -> str:
+    """What a pass is kept as: what was kept for blocks or chunks of another size is not taken for that of these, whose
+    sums may be in other coordinates by as much as rounding turns them."""
+    return f"{name}-{blocks[0].stop}-{chunk}"
 
 
 def _node(name: str, level: int, number: int) -> str:

@@ -92,7 +92,8 @@ class RayTasks:
         except self._ray.exceptions.RayError as error:
             raise InputError(
                 f"engine: Ray lost a block {RETRIES_OF_LOST_WORKERS + 1} times ({first_line(error)}); if workers ran "
-                "out of memory, pass a smaller memory=. What is in store= or cache= is whole, and run again it goes on"
+                "out of memory, pass a smaller memory=. What is in store= or cache= is whole, and run again it goes on "
+                "(blocks that less memory makes smaller are done anew)"
             ) from error
         if _digest(arrays) != digest:
             raise InputError("engine: what a worker sent does not have its checksum; run again")

@@ -27,6 +27,7 @@ __all__ = ["SCHEMA", "Store", "layer_identity"]
 SCHEMA = 3
 """Raised when the same names mean something else, or when passes sum something else under their names."""
 _ROWS = 65_536
+_SEVERAL = ("records", "scores", "coefficients")
 
 
 class Store:
@@ -51,7 +52,7 @@ class Store:
                 raise
             raise FileError(f"store: {manifest} is damaged; remove the folder, the next run makes it again") from None
         if other is not None:
-            what = "other records" if other == "records" else f"another {other}"
+            what = f"other {other}" if other in _SEVERAL else f"another {other}"
             raise InputError(
                 f"store: {self.folder} is of a run with {what}; use another folder, or remove this one to start anew"
             )

@@ -108,9 +108,27 @@ def _shards_of(folder: Path) -> list[Path]:
             f"records: {folder} holds no shards: neither .safetensors nor .parquet files, nor features.npy, "
             "outputs.npy and targets.npy"
         )
+    _refuse_unfinished(folder, entries, shards)
     if len(shards) == 1 and "-of-" not in shards[0].name:
         return shards
     return [folder / name for name in numbered([one.name for one in shards], str(folder))]
+
+
+def _refuse_unfinished(folder: Path, entries: list[Path], shards: list[Path]) -> None:
+    """A folder that is named as shards are and holds none of their arrays: a copy that was interrupted. Left out, it
+    would be missed only where others come after it."""
+    patterns = {_pattern(one.name) for one in shards if one.is_dir()}
+    for one in sorted(entries):
+        if one.is_dir() and one not in shards and _pattern(one.name) in patterns:
+            raise FileError(
+                f"records: {folder}: {one.name} is named as a shard and holds no features.npy, outputs.npy and "
+                "targets.npy; copy it again, or remove it if it is none"
+            )
+
+
+def _pattern(name: str) -> str:
+    """The name without its numbers."""
+    return re.sub(r"\d+", "#", name)
 
 
 def _joined(parts: list[Table]) -> Table:

@@ -28,14 +28,14 @@ Quartiles = tuple[Tensor, Tensor]
 
 
 class Losses(Protocol):
-    """Mean and quartiles over the epochs of the losses of n records."""
+    """Mean and quartiles over the epochs of the losses of n records; of some, by a slice or by their numbers."""
 
     @property
     def n(self) -> int: ...
-    def mean(self, rows: slice) -> Tensor:
+    def mean(self, rows: slice | Tensor) -> Tensor:
         """(c,) in float64."""
 
-    def quartiles(self, rows: slice) -> Quartiles:
+    def quartiles(self, rows: slice | Tensor) -> Quartiles:
         """Q₁ and Q₃, each (c,) in float64."""
 
 
@@ -70,14 +70,14 @@ class AllLosses:
     def n(self) -> int:
         return self.values.shape[1]
 
-    def mean(self, rows: slice) -> Tensor:
+    def mean(self, rows: slice | Tensor) -> Tensor:
         return torch.cat([part.mean(1) for part in self._parts(rows)])
 
-    def quartiles(self, rows: slice) -> Quartiles:
+    def quartiles(self, rows: slice | Tensor) -> Quartiles:
         lower, upper = zip(*(quartiles(part) for part in self._parts(rows)), strict=True)
         return torch.cat(lower), torch.cat(upper)
 
-    def _parts(self, rows: slice) -> Iterator[Tensor]:
+    def _parts(self, rows: slice | Tensor) -> Iterator[Tensor]:
         """The losses of some records in float64, some of them at a time, (·, epochs)."""
         chosen = self.values[:, rows].T
         for part in torch.split(chosen, max(1, _PART // chosen.shape[1])):
@@ -131,10 +131,10 @@ class RunningLosses:
     def n(self) -> int:
         return len(self.average)
 
-    def mean(self, rows: slice) -> Tensor:
+    def mean(self, rows: slice | Tensor) -> Tensor:
         return self.average[rows]
 
-    def quartiles(self, rows: slice) -> Quartiles:
+    def quartiles(self, rows: slice | Tensor) -> Quartiles:
         return quartiles(torch.stack([losses[rows] for losses in self.kept], 1).to(torch.float64))
 
 

@@ -134,6 +134,18 @@ def test_a_damaged_shard_is_made_again(tmp_path, damage):
     assert path.read_bytes() == content
 
 
+def test_a_model_with_other_buffers_is_another_model(tmp_path, monkeypatch):
+    """What a BatchNorm has seen is no parameter, and the outputs depend on it."""
+    network = Network()
+    network.body = nn.Sequential(network.body, nn.BatchNorm1d(4)).eval()
+    network.eval()
+    run(tmp_path, network)
+    monkeypatch.setattr(caching, "_CLOSE", 1e9)  # the first batch alone would tell of this one
+    network.body[1].running_mean[0] += 1e-6
+    with pytest.raises(InputError, match="is of another model"):
+        run(tmp_path, network)
+
+
 def test_a_cache_of_something_else_is_refused(tmp_path):
     run(tmp_path)
     other = Network()

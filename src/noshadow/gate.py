@@ -155,7 +155,7 @@ class Policy:
         >>> x, y = load_diabetes(return_X_y=True)
         >>> audit = noshadow.audit(LinearRegression().fit(x, y), (x, y))
         >>> print(Policy(fail_above=0.6).judge(audit).sentence)
-        15 of 442 records have a predicted success rate above 0.6 or are fully exposed; the policy allows 0: not met.
+        13 of 442 records have a predicted success rate above 0.6 or are fully exposed; the policy allows 0: not met.
         """
         if "attack_accuracy" not in audit.table:
             raise InputError(f"policy: this audit has no predicted rates to hold against it; {_HOW_TO_GET_RATES}")

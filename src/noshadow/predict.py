@@ -49,7 +49,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -60,8 +60,10 @@ from noshadow.attacks.gaussians import best_accuracy, best_tpr
 from noshadow.errors import InputError
 from noshadow.heads import Head, make_head
 from noshadow.heads.targets import check_targets
-from noshadow.sandwich import Spreads
 from noshadow.tensors import as_floats, as_tensor
+
+if TYPE_CHECKING:
+    from noshadow.sandwich import Spreads
 
 __all__ = [
     "FEWEST",

@@ -30,14 +30,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import optimize
 
 from noshadow.heads import Head
 from noshadow.predict import FPR, Calibration, Floats, HeldOut, Rates, Source, spreads_of
-from noshadow.sandwich import Spreads
+
+if TYPE_CHECKING:
+    from noshadow.sandwich import Spreads
 
 __all__ = ["calibrate_law", "converged_law", "rates_of_law"]
 

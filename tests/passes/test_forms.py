@@ -106,9 +106,10 @@ def test_both_points_of_a_run_are_kept_and_rates_follow(tmp_path):
     assert list((tmp_path / "store").glob("at-scores-*"))
     again = score(layer, **options, store=tmp_path / "store")
     pd.testing.assert_frame_equal(again, blocks, check_exact=True)
-    # rates are made of what is kept, so that other held-out records need no other folder
-    other = score(layer, **{**options, "held_out": (2.0 * z, y)}, store=tmp_path / "store")
-    close(other, score(layer, **{**options, "held_out": (2.0 * z, y)}))
+    # rates are made of what is kept, so that other spreads need no other folder
+    other = score(layer, **{**options, "spread": (0.8, 1.1)}, store=tmp_path / "store")
+    close(other, score(layer, **{**options, "spread": (0.8, 1.1)}))
+    assert not np.allclose(other["attack_power"], blocks["attack_power"])
 
 
 def test_blocks_are_for_the_exact_hessian_alone(tmp_path):
@@ -139,7 +140,7 @@ def test_candidates_and_layers_on_disk(tmp_path):
 def test_reruns_and_held_out_layers_on_disk(tmp_path):
     x, z, y = arrays()
     rng = np.random.default_rng(5)
-    parts = {"model": z, "rerun": z + rng.normal(size=z.shape), "held": z + 0.3, "rerun_held": z - 0.3}
+    parts = {"model": z, "rerun": z + rng.normal(size=z.shape), "held": 0.9 * z, "rerun_held": 0.7 * z}
     held = {name: LastLayer(x, outputs, y, ridge=0.5) for name, outputs in parts.items()}
     there = {
         name: LastLayer.open(write(tmp_path / name, "npy", x, outputs, y), ridge=0.5) for name, outputs in parts.items()

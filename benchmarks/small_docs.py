@@ -16,7 +16,7 @@ def small_page(results: dict[str, Row]) -> str:
             "",
             "<!-- written by benchmarks/docs.py; do not edit -->",
             "",
-            "`python benchmarks/small_studies.py WORK`: data that scikit-learn ships or makes, networks of one or two "
+            "`python benchmarks/small_studies.py WORK`: data that scikit-learn ships or makes, networks of one to three "
             "hidden layers, 128 shadow models on halves and 4 target models, each with a trace, a rerun and the other "
             "half as held-out records. Nothing of it is in the paper. All of it takes some minutes of one core.",
             "",
@@ -68,6 +68,6 @@ def _verdict(results: dict[str, Row], fresh: dict[str, Row]) -> list[str]:
     right = sum(row["error"] <= WITHIN for row in results.values())
     return [
         f"Predicted rates are off by {mean(results):.3f} on average, at most {WITHIN} on {right} of {len(results)}; on "
-        f"those that were looked at only after the rates had been settled, by {mean(fresh):.3f}. `exposure` finds as "
+        f"those that were looked at only after scores and rates had been settled, by {mean(fresh):.3f}. `exposure` finds as "
         f"much as `newton` or more on {ahead} of {len(results)}.",
     ]

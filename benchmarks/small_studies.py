@@ -4,7 +4,7 @@
 
 Data that scikit-learn ships or makes, 128 shadow models on halves, 4 target models with a trace and a rerun. Models are
 kept in WORK: a run that was interrupted goes on, and what is there is scored again. A study whose ``looked_at`` is True
-was looked at when the rates were chosen; the others were run once, afterwards.
+was looked at when scores or rates were chosen; the others were run once, afterwards.
 """
 
 from __future__ import annotations

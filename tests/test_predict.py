@@ -11,6 +11,7 @@ from sklearn.linear_model import LogisticRegression
 import noshadow
 from noshadow import InputError, LastLayer, Trace, attacks, score
 from noshadow.attacks.gaussians import best_accuracy, best_tpr
+from noshadow.diagnostics import concerns
 from noshadow.heads import make_head
 from noshadow.predict import FPR, Calibration, HeldOut, calibrate, match_scale, spreads_of
 from noshadow.scoring import score_with_diagnostics
@@ -298,6 +299,19 @@ def test_a_gap_that_is_none_gives_coins_and_says_so(run):
     with pytest.warns(noshadow.NoshadowWarning, match="gap: members fit no better than others"):
         found = score(layer, None, Trace.from_outputs(outputs), spread=(0.5, 0.5), gap=-0.3)
     np.testing.assert_allclose(found["attack_accuracy"], 0.5, atol=1e-12)
+
+
+@pytest.mark.parametrize(("records", "told"), [(40, True), (400, False)])
+def test_a_head_with_as_many_weights_as_records_is_told_of(records, told):
+    generator = np.random.default_rng(3)
+    x = generator.normal(size=(records + 200, 25))
+    z = x @ generator.normal(size=(25, 3)) * 0.1
+    y = generator.integers(0, 3, len(x))
+    layer = LastLayer(x[:records], z[:records], y[:records])
+    how = {"spread": (0.5, 0.6), "held_out": (z[records:], y[records:])}
+    _, found = score_with_diagnostics(layer, ["attack_accuracy"], **how)
+    assert found.leverage_share == pytest.approx(26 / records, rel=1e-6)
+    assert any("weights per record and output" in note for note in concerns(layer, found)) == told
 
 
 def test_copies_but_for_rounding_have_no_spread():

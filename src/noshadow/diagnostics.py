@@ -23,6 +23,7 @@ _AGREEMENT = 4.0  # standard errors of a rank correlation of nothing: a trace ha
 _TOO_LARGE = 0.3
 _TOO_SMALL = 0.1
 _DECIDED_BY_FEW = 10.0  # of the variance by the jackknife in that to first order; 1.1 … 4 where rates are right
+_CROWDED = 0.5  # weights of the last layer per record and output; rates were right up to 0.35, and too high at 0.6
 FEW_HELD_OUT = 100
 """With fewer held-out records predicted rates are rough."""
 LEFT_OPEN = 0.05
@@ -105,6 +106,8 @@ class Diagnostics:
     """Records that are there more than once."""
     calibration: Calibration | None = None
     """What the predicted success rates rest on; None where there are none."""
+    leverage_share: float | None = None
+    """Of a network with predicted rates: the mean leverage in its maximum, the head's weights per record."""
     flagged: tuple[int, ...] = ()
     """Records with h = 1 by the curvature of the loss: their scores are floors."""
     certain: tuple[int, ...] = ()
@@ -177,6 +180,12 @@ def concerns(layer: LastLayer, found: Diagnostics, fitted: bool = False) -> list
         )
     messages += _of_repeats(found.repeats)
     messages += _of_rates(found.calibration)
+    if found.leverage_share is not None and found.leverage_share > _CROWDED:
+        messages.append(
+            f"the last layer has {found.leverage_share:.2f} weights per record and output: leverages near their maximum "
+            "say little of single records, and the highest predicted rates are upper bounds. A narrower last layer, "
+            "weight decay or more records would make them sharper"
+        )
     if found.null_directions:
         messages.append(
             f"the loss has no curvature along {found.null_directions} directions that the features do span (saturated "

@@ -281,6 +281,8 @@ def score_with_diagnostics(
             rates = rates.with_certain(diagnostics.certain)
         else:
             calibration, rates = predicted_rates(layer, values, run, spreads, gap, held_out, source)
+            share = float(values["leverage"].mean()) / layer.kind.width(layer.n_outputs)
+            diagnostics = replace(diagnostics, leverage_share=share)
         diagnostics = replace(diagnostics, calibration=calibration)
         values |= {name: getattr(rates, name.removeprefix("attack_")) for name in rated}
     return pd.DataFrame({name: values[name] for name in names}), diagnostics

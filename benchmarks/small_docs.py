@@ -16,9 +16,9 @@ def small_page(results: dict[str, Row]) -> str:
             "",
             "<!-- written by benchmarks/docs.py; do not edit -->",
             "",
-            "`python benchmarks/small_studies.py WORK`: data that scikit-learn ships or makes, networks of one to three "
-            "hidden layers, 128 shadow models on halves and 4 target models, each with a trace, a rerun and the other "
-            "half as held-out records. Nothing of it is in the paper. All of it takes some minutes of one core.",
+            "`python benchmarks/small_studies.py WORK`: data that scikit-learn ships or makes, networks of one to "
+            "three hidden layers, 128 shadow models on halves and 4 target models, each with a trace, a rerun and the "
+            "other half as held-out records. Nothing of it is in the paper. All of it takes some minutes of one core.",
             "",
             "Found is how many of the 5 % of the members that LiRA exposes most are in the top 10 % of a score, in "
             "percent (a random order finds 10); with few records that is a handful, and a few points are luck. *LiRA "
@@ -68,6 +68,6 @@ def _verdict(results: dict[str, Row], fresh: dict[str, Row]) -> list[str]:
     right = sum(row["error"] <= WITHIN for row in results.values())
     return [
         f"Predicted rates are off by {mean(results):.3f} on average, at most {WITHIN} on {right} of {len(results)}; on "
-        f"those that were looked at only after scores and rates had been settled, by {mean(fresh):.3f}. `exposure` finds as "
-        f"much as `newton` or more on {ahead} of {len(results)}.",
+        f"those that were looked at only after scores and rates had been settled, by {mean(fresh):.3f}. `exposure` "
+        f"finds as much as `newton` or more on {ahead} of {len(results)}.",
     ]

@@ -183,8 +183,8 @@ def concerns(layer: LastLayer, found: Diagnostics, fitted: bool = False) -> list
     if found.leverage_share is not None and found.leverage_share > _CROWDED:
         messages.append(
             f"the last layer has {found.leverage_share:.2f} weights per record and output: leverages near their "
-            "maximum say little of single records, and the highest predicted rates are upper bounds. A narrower last layer, "
-            "weight decay or more records would make them sharper"
+            "maximum say little of single records, and the highest predicted rates are upper bounds. A narrower last "
+            "layer, weight decay or more records would make them sharper"
         )
     if found.null_directions:
         messages.append(

@@ -291,7 +291,7 @@ class HeldOut:
             raise InputError(f"held_out: {len(z)} records say too little; pass {FEWEST} or more, better some hundreds")
         phi = statistic(head, outputs, targets, "held_out")
         if head.classifies:
-            if concern := head.concern(z.reshape(len(z), -1).to(torch.float64), torch.as_tensor(np.asarray(targets))):
+            if concern := head.concern(z.reshape(len(z), -1).to(torch.float64), as_tensor(targets, "targets")):
                 raise InputError(f"held_out, {concern}")
             return cls(phi, plain_loss(phi), special.expit(-phi) ** 2)
         z = (z.unsqueeze(1) if z.ndim == 1 else z).to(torch.float64)

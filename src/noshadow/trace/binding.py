@@ -11,6 +11,7 @@ from torch import Tensor
 from noshadow.errors import InputError, NoshadowWarning
 from noshadow.layer import LastLayer
 from noshadow.tensors import as_floats
+from noshadow.trace.consistency import note_rounding, require_convex
 from noshadow.trace.losses import AllLosses
 from noshadow.trace.memory import Memory, marks_of, require_same
 
@@ -32,6 +33,10 @@ def require_bound(memory: Memory, outputs: Tensor | None, layer: LastLayer) -> N
     if memory.outputs is not None:
         _require_shape(outputs, memory.outputs.mean, layer)
         _require_logits(memory.outputs.mean, layer)
+    if memory.outputs is not None:
+        if isinstance(memory.losses, AllLosses) and memory.head is None:  # they came separately
+            require_convex(memory.losses, memory.outputs.mean, layer)
+        note_rounding(memory.outputs.mean, layer)
     if memory.head is not None and memory.head != layer.head:
         raise InputError(
             f"trace: its losses are those of a {memory.head} head, the layer has a {layer.head} one; make it with "
@@ -42,7 +47,7 @@ def require_bound(memory: Memory, outputs: Tensor | None, layer: LastLayer) -> N
     if memory.head is not None and memory.label_smoothing != layer.label_smoothing:
         warnings.warn(
             f"trace: its losses were taken with label_smoothing={memory.label_smoothing:g}, the layer has "
-            f"{layer.label_smoothing:g}; mean_trace and trace_iqr are of the former. Make the trace with "
+            f"{layer.label_smoothing:g}; exposure, mean_trace and trace_iqr take the former. Make the trace with "
             f"Trace(label_smoothing={layer.label_smoothing:g})",
             NoshadowWarning,
             stacklevel=4,

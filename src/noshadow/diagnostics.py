@@ -164,7 +164,7 @@ def concerns(layer: LastLayer, found: Diagnostics, fitted: bool = False) -> list
             f"trace: it holds one epoch, {adds}; call trace.update(model, data) after every epoch, or make it of "
             "several checkpoints"
         )
-    messages += _of_repeats(found.repeats)
+    messages += _of_repeats(found.repeats, layer.kind.classifies)
     messages += _of_rates(found.calibration)
     if found.null_directions:
         messages.append(
@@ -175,8 +175,11 @@ def concerns(layer: LastLayer, found: Diagnostics, fitted: bool = False) -> list
     return messages + _of_leverage(layer, found)
 
 
-def _of_repeats(found: Repeats) -> list[str]:
-    """Records that hide each other, and records of which a model can fit only one."""
+def _of_repeats(found: Repeats, classifies: bool) -> list[str]:
+    """Records that hide each other, and records of which a model can fit only one.
+
+    Values measured twice are seldom the same: that two records of equal features have others is no sign of anything.
+    """
     messages = []
     if found.same:
         messages.append(
@@ -184,7 +187,7 @@ def _of_repeats(found: Repeats) -> list[str]:
             f"the last layer sees ({_first(found.same)}): leaving one out changes less beside its twin, so that both "
             "look safer than one would; where it is one record given twice, keep one to see how exposed it is"
         )
-    if found.other:
+    if found.other and classifies:
         messages.append(
             f"features: {len(found.other)} records have the features of another record with another target "
             f"({_first(found.other)}): a model fits the one at the cost of the other, and leaving one out frees its "

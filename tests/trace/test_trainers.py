@@ -203,7 +203,7 @@ def test_a_lightning_run_that_saves_by_steps_keeps_the_epoch_that_ends_there(tmp
         return trace
 
     whole = run()
-    for step in (steps - 1, steps, steps + 1, 2 * steps):  # within, at the end of and after the end of an epoch
+    for step in (steps, 2 * steps, steps - 1, steps + 1):  # at the end of an epoch, and within
         resumed = run(tmp_path / f"step={step}.ckpt")
         assert resumed.epochs == 4
         if step % steps == 0:  # from within an epoch Lightning goes on with other batches

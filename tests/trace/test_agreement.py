@@ -79,7 +79,7 @@ def test_a_trace_of_one_epoch_is_well_defined_and_said_to_be_hardly_a_run(traine
 
 
 def test_a_regression_that_has_fitted_all_its_values_knows_its_trace():
-    """The residuals that are left are of chance; mean outputs, and losses of the run, are of the values all the same."""
+    """The residuals that are left are of chance; mean outputs and losses of the run are of the values all the same."""
     generator = np.random.default_rng(0)
     x, y = generator.normal(size=(200, 4)), generator.normal(size=200)
     outputs = np.stack([y * (1.0 - 0.7**t) + 0.02 * generator.normal(size=200) for t in range(1, 30)])

@@ -191,13 +191,15 @@ def test_state_dicts_of_other_models_are_refused_by_their_first_key(tmp_path):
     state = dict(model.state_dict())
     without = {name: value for name, value in state.items() if name != "3.weight"}
     torch.save({"model_state_dict": state, "epoch": 3}, tmp_path / "nested.pt")
+    torch.save({"optimizer_state": {"state": {}}, "epoch": 3, "model": state}, tmp_path / "under.pt")
     torch.save(model, tmp_path / "whole.pt")
     (tmp_path / "text.safetensors").write_text("no weights")
     cases = {
         r"state_dicts\[0\]: it has no '3.weight', which the model has": without,
         r"state_dicts\[0\]: it has 'more', which the model has not": {**state, "more": torch.ones(1)},
         r"state_dicts\[0\]: '3.bias' has shape \(5,\), in the model \(4,\)": {**state, "3.bias": torch.ones(M + 1)},
-        r"it has no '0.weight', .* \(it holds one under 'model_state_dict': pass that\)": tmp_path / "nested.pt",
+        r"it has no '0.weight', .* \(it holds one under 'model_state_dict': pass checkpoint": tmp_path / "nested.pt",
+        r"it has no '0.weight', .* \(it holds one under 'model': pass checkpoint\['model'\]\)": tmp_path / "under.pt",
         r"state_dicts\[0\]: .*whole.pt holds more than tensors, and nothing is unpickled": tmp_path / "whole.pt",
         r"state_dicts\[0\]: .*text.safetensors holds no state dict": tmp_path / "text.safetensors",
         r"state_dicts\[0\]: .* does not exist": tmp_path / "nowhere.pt",

@@ -13,6 +13,7 @@ from torch.utils.data import TensorDataset
 
 from noshadow import InputError, LastLayer, NoshadowWarning, Trace, score
 from noshadow.errors import FileError
+from noshadow.trace.storage import memory_of, parts_of
 
 from ..extract.torch.toys import Items, M, N, P, network, records
 
@@ -235,3 +236,13 @@ def test_a_file_may_leave_out_the_second_name_of_a_shared_tensor():
     other.load_state_dict({**state, "second.weight": state["first.weight"]})
     torch.testing.assert_close(trace.mean_outputs, other(records().tensors[0]).detach())
     assert trace.n == N
+
+
+def test_a_file_whose_rest_is_not_that_of_the_mean_outputs_is_refused():
+    """Its checksum may be right: anybody can write one."""
+    trace = Trace("softmax")
+    trace.update(outputs=np.zeros((6, 3)), targets=np.arange(6) % 3)
+    arrays, facts = parts_of(trace.memory)
+    assert memory_of(arrays, facts).epochs == 1
+    with pytest.raises(FileError, match="trace: rest is not that of mean_outputs; the file is damaged"):
+        memory_of({**arrays, "rest": np.zeros((6, 4), dtype=np.int16)}, facts)

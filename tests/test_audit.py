@@ -15,7 +15,8 @@ from rich.console import Console
 from sklearn.linear_model import Ridge
 from sklearn.neural_network import MLPClassifier
 
-from noshadow import InputError, LastLayer, NoshadowWarning, __version__, audit
+from noshadow import InputError, LastLayer, NoshadowWarning, Trace, __version__, audit, last_layer, score
+from noshadow.scores import SCORES
 
 
 @pytest.fixture
@@ -217,3 +218,46 @@ def test_labels_in_another_order_are_refused():
     assert audit(model, (x, y), groups=counted).table["group"].tolist() == moved.tolist()  # other labels: by position
     assert audit(model, (x, y), groups=moved.to_numpy()).table["group"].tolist() == moved.tolist()
     assert LastLayer(x, y, y, "squared").n == 30
+
+
+def test_score_and_audit_of_a_trained_networks_last_layer_have_the_same_columns():
+    """A head that has converged on features that were trained with it has not the law of a head on fixed ones."""
+    torch.manual_seed(0)
+    x = torch.randn(200, 5)
+    y = (x[:, 0] + torch.randn(200) > 0).long()
+    net = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2))
+    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=500, line_search_fn="strong_wolfe")
+
+    def closure():
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(net(x), y, reduction="sum")
+        (loss := loss + 0.5 * sum(p.square().sum() for p in net.parameters())).backward()
+        return loss
+
+    optimizer.step(closure)
+    layer = last_layer(net, (x, y), ridge=1.0)
+    audited = audit(net, (x, y), ridge=1.0).table
+    scored = score(layer)
+    assert not [name for name in scored if name.startswith("attack_")]
+    assert list(scored) == [name for name in audited if name in SCORES]
+    bare = LastLayer(layer.features, layer.outputs, layer.targets, layer.head, ridge=1.0, penalize_bias=True)
+    assert "attack_accuracy" in score(bare)  # arrays do not say who made the features
+
+
+@pytest.mark.parametrize("head", ["logistic", "squared"])
+def test_the_head_is_that_of_the_trace_where_the_targets_leave_a_choice(head):
+    torch.manual_seed(0)
+    x = torch.randn(60, 4)
+    y = (x[:, 0] > 0).long()
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    trace = Trace(head=head)
+    trace.update(net, (x, y))
+    trace.update(net, (x, y))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoshadowWarning)
+        assert f"{head} head" in repr(audit(net, (x, y), trace=trace, ridge=1.0))
+        other = {"logistic": "squared", "squared": "logistic"}[head]
+        with pytest.raises(InputError, match=f"its losses are those of a {head} head, the layer has a {other} one"):
+            audit(net, (x, y), trace=trace, ridge=1.0, head=other)  # what is said comes first
+    with pytest.raises(InputError, match="head: it cannot be told"):
+        audit(net, (x, y), ridge=1.0)

@@ -145,6 +145,18 @@ def test_copies_of_training_records_get_other_labels():
     np.testing.assert_array_equal(found.targets, 1 - model.predict(x[:n])[found.rows])
 
 
+@pytest.mark.parametrize("diverse", [False, True])
+def test_copies_of_weighted_records_are_inserted_with_no_weight(diverse):
+    """A copy under another label is a new record: as a candidate with the same features and no weight."""
+    x, y, model, n = logistic_case()
+    weight = np.random.default_rng(0).uniform(0.1, 5.0, n)
+    layer = layer_of(model, x[:n], y[:n], sample_weight=weight)
+    found = canaries(layer, 5, diverse=diverse)
+    plain = canaries(layer, 5, candidates=layer_of(model, x[:n], y[:n]), diverse=diverse)
+    np.testing.assert_array_equal(found.rows, plain.rows)
+    np.testing.assert_allclose(found.shift, plain.shift)
+
+
 def test_class_weights_are_those_of_the_new_labels():
     """A canary is inserted with the weight of the label it is given."""
     x, y, model, n = logistic_case()

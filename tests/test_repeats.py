@@ -98,3 +98,17 @@ def test_a_layer_of_one_record_or_of_other_records_has_none():
     x, z, y = drawn(3)
     x = np.random.default_rng(3).normal(size=x.shape)
     assert find_repeats(LastLayer(x, z, y, head="softmax")) == find_repeats(LastLayer(x[:1], z[:1], y[:1], "softmax"))
+
+
+def test_values_that_differ_where_the_features_are_the_same_are_not_remarked_on():
+    generator = np.random.default_rng(1)
+    x = generator.normal(size=(60, 4))
+    x[50:53] = x[:3]
+    y = generator.normal(size=60)
+    y[50:52] = y[:2]
+    layer = LastLayer(x, x @ generator.normal(size=(4, 1)), y, head="squared", ridge=1.0)
+    assert find_repeats(layer).other == (2, 52)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoshadowWarning)
+        notes = noshadow.audit(layer).notes
+    assert [SAME in note for note in notes if "records" in note and note.startswith("features")] == [True]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from noshadow.bundle import Bundle
 from noshadow.columns import class_names_of, group_columns, names_of, nearest_classes, target_columns
@@ -27,9 +28,11 @@ from noshadow.provenance import provenance_of
 from noshadow.reading import features_of
 from noshadow.scoring import score_with_diagnostics
 from noshadow.sources.rows import require_same_order
+from noshadow.trace import Trace
 
 __all__ = ["SCHEMA", "Audit", "audit"]
 
+_TOLD_BY_TRACE = ("logistic", "squared")  # targets of 0 and 1 leave a choice, which whoever recorded the run has made
 _PREFERENCE = ("exposure", "leave_one_out", "newton", "influence", "loss")
 
 
@@ -173,6 +176,8 @@ def audit(
         ids, groups, class_names = (beside[name] for name in ("ids", "groups", "class_names"))
         trace, held_out, rerun = (beside[name] for name in ("trace", "held_out", "rerun"))
         model = model.layer
+    if head is None and loss is None and isinstance(model, torch.nn.Module) and isinstance(trace, Trace):
+        head = trace.memory.head if trace.memory.head in _TOLD_BY_TRACE else None
     objective = Objective(
         head, loss, ridge, weight_decay, sample_weight, class_weight, label_smoothing, optimizer=optimizer
     )

@@ -19,12 +19,14 @@ from noshadow.predict import rms_difference, statistic
 
 __all__ = ["Read", "check_held_out", "compare_runs"]
 
-_APART = 1.4  # factor between the statistics of two runs that no seed explains
+_APART = 1.4  # factor between the statistics of two runs of one recipe that is seldom seen
+_ALIKE = 0.75  # of the change of members' φ: where held-out records move as much, the last steps may have done it
+_LOSSES_APART = 1.6  # factor between the losses of members that the last steps do not explain: 1.4 has been seen
 _CHUNK = 65_536  # records at a time
 _DIRECTIONS, _GRAIN = 3, 1e-4  # by which a record is known again: in so many directions, to this share of the spread
 _CERTAIN, _LIKELY = 5.0, 3.0  # standard errors of a difference that is taken for one, and that is told of
 _COPY = 0.01  # of the spread of φ over records: two runs are further apart, a copy in fewer digits is not
-_CHANCE = 0.01  # share of records that may have the outputs of another by chance
+_SOME, _FEWEST = 0.02, 3  # share and number of held-out records that are as members are: with fewer, rates stay
 Read = Callable[[Any, Any], LastLayer]
 
 
@@ -146,8 +148,8 @@ def _require_layer(value: Any, name: str) -> LastLayer:
 def _require_others(others: LastLayer, members: LastLayer, features: bool = True) -> None:
     """Refuse held-out records that are members, by features, outputs and target; fewer than half are told of.
 
-    Tables of a few categories repeat themselves: what the members do among each other is no sign of anything. Without
-    the features, nor is one in a hundred.
+    Tables of a few categories repeat themselves: what the members do among each other is no sign of anything. Nor is a
+    natural duplicate or two in a pool that was split as it should be; they hardly move the rates.
     """
     if members.n < 2:  # nothing says how far two records are apart
         return
@@ -155,13 +157,17 @@ def _require_others(others: LastLayer, members: LastLayer, features: bool = True
     marks, own = told_by(others, members), Counter(told_by(members, members))
     shared = [row for row, mark in enumerate(marks) if mark in own]
     repeated = sum(count for count in own.values() if count > 1) / members.n
-    said = f"held_out: {len(shared)} of its {others.n} records are training records, first {name_rows(shared[:3])} "
+    first = f"first {name_rows(shared[:3])} (counted from 0)"
     if len(shared) > max(0.5, 2.0 * repeated) * others.n:
-        raise InputError(f"{said}(counted from 0); pass records that the model was not trained on")
-    if len(shared) > max(2.0 * repeated, 0.0 if features else _CHANCE) * others.n:
+        raise InputError(
+            f"held_out: {len(shared)} of its {others.n} records are training records, {first}; pass records that the "
+            "model was not trained on"
+        )
+    if len(shared) >= _FEWEST and len(shared) > max(2.0 * repeated, _SOME) * others.n:
         warnings.warn(
-            f"{said}(counted from 0), or the same in all that the last layer sees: they make held-out records look "
-            "better fitted than they are, and predicted rates too low; leave them out",
+            f"held_out: {len(shared)} of its {others.n} records are the same as training records in all that is seen "
+            f"of them, {first}: they make held-out records look better fitted than they are, and predicted rates too "
+            "low; leave them out",
             NoshadowWarning,
             stacklevel=3,
         )
@@ -246,25 +252,31 @@ def _note_copy(members: LastLayer, spread: float) -> None:
 def _note_other_fit(members: LastLayer, others: LastLayer, first: LastLayer, second: LastLayer) -> None:
     """Tell of a rerun that fits the same members far better or worse than the model: it is not of one recipe with it.
 
-    Two runs of one recipe have been seen to differ in the mean and the median of φ by factors up to 1.25, runs of three
-    epochs in place of all by 1.4 to 6. Of squared error the losses of members may differ tenfold where both are next to
-    nothing; but both are then nearer to each other than to that of held-out records.
+    Where the rate of learning is not lowered at the end, the last steps throw a model about, members and held-out
+    records alike: by factors up to 1.9 in the mean of φ, 1.4 in losses. So it is told of where members alone are
+    further apart, or farther than that: runs of a third of the epochs were, by 1.4 to 6 in φ. Of squared error the
+    losses of members may differ tenfold where both are next to nothing; but both are then nearer to each other than to
+    that of held-out records, and as a share of that too.
     """
     kind = members.kind
+    inside, again = (kind.loss(side.outputs, side.targets).cpu().numpy() for side in (members, first))
+    losses = float(inside.mean()), float(again.mean())
     if kind.classifies:
-        phi, again = (statistic(kind, side.outputs, side.targets) for side in (members, first))
-        change = phi - again
-        centres = [(float(np.mean(side)), float(np.median(side))) for side in (phi, again)]
-        worse = all(_APART * b < a for a, b in zip(*centres, strict=True))
-        better = all(_APART * a < b for a, b in zip(*centres, strict=True))
+        phi, phi_again, out, out_again = (
+            statistic(kind, side.outputs, side.targets) for side in (members, first, others, second)
+        )
+        change = phi - phi_again
+        centres = [(float(np.mean(side)), float(np.median(side))) for side in (phi, phi_again)]
+        alike = float(np.mean(out) - np.mean(out_again)) / (float(change.mean()) or 1.0) >= _ALIKE
+        explained = alike and max(losses) <= _LOSSES_APART * min(losses)
+        worse = not explained and all(_APART * b < a for a, b in zip(*centres, strict=True))
+        better = not explained and all(_APART * a < b for a, b in zip(*centres, strict=True))
         measure, numbers = "mean statistic", (centres[0][0], centres[1][0])
     else:
-        inside, again = (kind.loss(side.outputs, side.targets).cpu().numpy() for side in (members, first))
-        outside, again_out = (float(kind.loss(side.outputs, side.targets).mean()) for side in (others, second))
-        change, numbers = again - inside, (float(inside.mean()), float(again.mean()))
-        worse = numbers[1] > 0.5 * (numbers[0] + max(outside, numbers[0]))
-        better = numbers[0] > 0.5 * (numbers[1] + max(again_out, numbers[1]))
-        measure = "mean loss"
+        outside, outside_again = (float(kind.loss(side.outputs, side.targets).mean()) for side in (others, second))
+        change, numbers, measure = again - inside, losses, "mean loss"
+        worse = _far_worse(losses, (outside, outside_again))
+        better = _far_worse(losses[::-1], (outside_again, outside))
     certain = abs(float(change.mean())) > _CERTAIN * float(change.std()) / math.sqrt(len(change))
     if certain and (worse or better):
         warnings.warn(
@@ -274,6 +286,13 @@ def _note_other_fit(members: LastLayer, others: LastLayer, first: LastLayer, sec
             NoshadowWarning,
             stacklevel=3,
         )
+
+
+def _far_worse(inside: tuple[float, float], outside: tuple[float, float]) -> bool:
+    """Whether the second run has lost half of what the first had of members over held-out records, plainly and as a
+    share of what it loses on those itself."""
+    share, again = (a / b if b > 0.0 else 1.0 for a, b in zip(inside, outside, strict=True))
+    return inside[1] > 0.5 * (inside[0] + max(outside[0], inside[0])) and again > 0.5 * (share + max(1.0, share))
 
 
 def _require_alike(other: LastLayer, members: LastLayer, name: str) -> None:

@@ -178,7 +178,7 @@ def concerns(layer: LastLayer, found: Diagnostics, fitted: bool = False) -> list
             "earlier epoch were kept; record the trace up to that epoch only, or pass held_out=, which says how much "
             "of the run to take"
         )
-    messages += _of_repeats(found.repeats)
+    messages += _of_repeats(found.repeats, layer.kind.classifies)
     messages += _of_rates(found.calibration)
     if found.leverage_share is not None and found.leverage_share > _CROWDED:
         messages.append(
@@ -195,8 +195,11 @@ def concerns(layer: LastLayer, found: Diagnostics, fitted: bool = False) -> list
     return messages + _of_leverage(layer, found)
 
 
-def _of_repeats(found: Repeats) -> list[str]:
-    """Records that hide each other, and records of which a model can fit only one."""
+def _of_repeats(found: Repeats, classifies: bool) -> list[str]:
+    """Records that hide each other, and records of which a model can fit only one.
+
+    Values measured twice are seldom the same: that two records of equal features have others is no sign of anything.
+    """
     messages = []
     if found.same:
         messages.append(
@@ -204,7 +207,7 @@ def _of_repeats(found: Repeats) -> list[str]:
             f"the last layer sees ({_first(found.same)}): leaving one out changes less beside its twin, so that both "
             "look safer than one would; where it is one record given twice, keep one to see how exposed it is"
         )
-    if found.other:
+    if found.other and classifies:
         messages.append(
             f"features: {len(found.other)} records have the features of another record with another target "
             f"({_first(found.other)}): a model fits the one at the cost of the other, and leaving one out frees its "

@@ -177,6 +177,7 @@ def score(
         spread=spread,
         gap=gap,
         held_out=held_out,
+        fixed_features=layer.origin is None or layer.origin.features != "trained",
         full_step=full_step,
         memory=memory,
         progress=progress,

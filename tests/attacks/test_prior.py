@@ -8,7 +8,7 @@ from scipy import integrate, stats
 
 from noshadow import InputError, attacks
 from noshadow.attacks.gaussians import best_accuracy, expected_accuracy
-from noshadow.attacks.prior import _fit_prior, _Prior, _update
+from noshadow.attacks.prior import _fit_prior, _moderated, _Prior, _Scatter, _update
 
 
 def study(n_models, n=4000, gamma=0.6, c=1.5, relative=0.4, floor=0.2, seed=0, spread_freedom=None):
@@ -222,3 +222,12 @@ def test_the_expected_rate_is_that_of_draws():
     rng = np.random.default_rng(0)
     draws = best_accuracy(rng.normal(1.0, 0.7, 400_000), 0.8, 1.2).mean()
     assert expected_accuracy(*np.array([[1.0], [0.7], [0.8], [1.2]]))[0] == pytest.approx(draws, abs=2e-3)
+
+
+def test_variances_of_any_size_are_still_taken_for_a_distribution_with_a_variance():
+    """Over ten orders of magnitude likelihood asks for d₀ near 0; held at 3, so that the noise of d has a variance."""
+    rng = np.random.default_rng(0)
+    freedom = np.full(400, 6.0)
+    squares = rng.chisquare(6, 400) * np.exp(rng.normal(scale=5.0, size=400))
+    found = _moderated(_Scatter(squares, freedom), np.ones((400, 1)))
+    np.testing.assert_allclose(found.freedom, 3.0 + freedom)

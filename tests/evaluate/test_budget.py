@@ -84,3 +84,18 @@ def test_what_cannot_be_done_is_refused(study, change, message):
     arguments = dict(zip(names, study, strict=True)) | change
     with pytest.raises(InputError, match=message):
         evaluate.budget(lira, attacks.with_prior, **arguments)
+
+
+@pytest.mark.parametrize("place", [1, 3])
+def test_members_that_are_not_booleans_are_refused(study, place):
+    """Of −1 and 1 every record would count as a member; 0 and 1 are taken."""
+    name, parts = {1: "membership", 3: "members"}[place], list(study)
+    how = {"models": (0, 4), "draws": 1, "top": 0.1, "keep": 0.2}
+    whole = evaluate.budget(lira, attacks.with_prior, *parts, **how)
+    parts[place] = study[place].astype(int)
+    np.testing.assert_array_equal(evaluate.budget(lira, attacks.with_prior, *parts, **how).together, whole.together)
+    parts[place] = 2 * study[place].astype(int) - 1
+    with pytest.raises(
+        InputError, match=f"^{name}: expected booleans, got other values than 0 and 1; pass {name} == 1"
+    ):
+        evaluate.budget(lira, attacks.with_prior, *parts, **how)

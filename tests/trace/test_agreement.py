@@ -76,3 +76,29 @@ def test_a_trace_of_one_epoch_is_well_defined_and_said_to_be_hardly_a_run(traine
             np.testing.assert_allclose(found["exposure"], at["exposure"], rtol=1e-6)
             assert list(found) == list(final)  # no spread over epochs
     assert not said(layer, Trace.from_outputs(outputs[-2:]), "trace: it holds")
+
+
+def test_a_regression_that_has_fitted_all_its_values_knows_its_trace():
+    """The residuals that are left are of chance; mean outputs and losses of the run are of the values all the same."""
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(200, 4)), generator.normal(size=200)
+    outputs = np.stack([y * (1.0 - 0.7**t) + 0.02 * generator.normal(size=200) for t in range(1, 30)])
+    losses = (outputs - y) ** 2
+    order = generator.permutation(200)
+    layer = LastLayer(x, outputs[-1], y, head="squared")
+    assert stats.spearmanr(losses.mean(0), losses[-1]).statistic < 4 / 200**0.5
+    own = Trace.from_outputs(outputs[..., None]), losses
+    for trace in own:
+        assert not said(layer, trace)
+    for trace in (Trace.from_outputs(outputs[:, order, None]), losses[:, order]):
+        assert len(said(layer, trace)) == 1
+
+
+@pytest.mark.parametrize(("n", "told"), [(49, False), (50, True)])
+def test_a_rank_correlation_of_few_records_is_not_asked_for(n, told):
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(n, 3)), np.arange(n) % 2
+    z = 3.0 * generator.normal(size=(n, 1))
+    losses = np.logaddexp(0.0, -z[:, 0] * (2 * y - 1))
+    layer, reversed_order = LastLayer(x, z, y, "logistic"), np.argsort(np.argsort(-losses))
+    assert (rank_agreement(Trace.from_losses(np.stack([reversed_order] * 3) + 1.0), layer) is not None) == told

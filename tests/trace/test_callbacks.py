@@ -73,6 +73,17 @@ def test_a_checkpoint_without_a_trace_is_told(tmp_path):
         fit(tmp_path, TraceCallback(), 2, text_model("Bert"), first=1)
 
 
+def test_a_checkpoint_that_was_left_before_its_epoch_was_remembered_is_told(tmp_path):
+    fit(tmp_path, TraceCallback(), 1, text_model("Bert"))
+    (tmp_path / "checkpoint-3").rename(tmp_path / "checkpoint-6")  # as of step 6, without the second epoch
+    state = TrainerState(global_step=6, epoch=2.0, is_world_process_zero=True)
+    args, callback = SimpleNamespace(output_dir=str(tmp_path)), TraceCallback()
+    with pytest.warns(NoshadowWarning, match=r"goes on after 2 epochs, and the trace in the checkpoint holds 1"):
+        callback.on_train_begin(args, state, TrainerControl())
+    state.epoch = 1.5
+    callback.on_train_begin(args, state, TrainerControl())
+
+
 @pytest.mark.parametrize(
     ("module", "absent", "extra"),
     [("huggingface", ["transformers"], "hf"), ("lightning", ["lightning.pytorch", "pytorch_lightning"], "lightning")],

@@ -13,6 +13,7 @@ from torch.utils.data import TensorDataset
 
 from noshadow import InputError, LastLayer, NoshadowWarning, Trace, score
 from noshadow.errors import FileError
+from noshadow.trace.storage import memory_of, parts_of
 
 from ..extract.torch.toys import Items, M, N, P, network, records
 
@@ -54,7 +55,7 @@ def test_everything_comes_back(tmp_path, kind):
         for one in z:
             trace.update(outputs=one, targets=y)
     elif kind == "losses":
-        trace = Trace.from_losses(rng.exponential(size=(5, 20)), z.mean(0))
+        trace = Trace.from_losses(np.log(np.exp(z).sum(2)) - z[:, np.arange(20), y], z.mean(0))
     elif kind == "half losses":
         trace = Trace.from_losses(torch.rand(5, 20).bfloat16())
     elif kind == "outputs":
@@ -191,13 +192,15 @@ def test_state_dicts_of_other_models_are_refused_by_their_first_key(tmp_path):
     state = dict(model.state_dict())
     without = {name: value for name, value in state.items() if name != "3.weight"}
     torch.save({"model_state_dict": state, "epoch": 3}, tmp_path / "nested.pt")
+    torch.save({"optimizer_state": {"state": {}}, "epoch": 3, "model": state}, tmp_path / "under.pt")
     torch.save(model, tmp_path / "whole.pt")
     (tmp_path / "text.safetensors").write_text("no weights")
     cases = {
         r"state_dicts\[0\]: it has no '3.weight', which the model has": without,
         r"state_dicts\[0\]: it has 'more', which the model has not": {**state, "more": torch.ones(1)},
         r"state_dicts\[0\]: '3.bias' has shape \(5,\), in the model \(4,\)": {**state, "3.bias": torch.ones(M + 1)},
-        r"it has no '0.weight', .* \(it holds one under 'model_state_dict': pass that\)": tmp_path / "nested.pt",
+        r"it has no '0.weight', .* \(it holds one under 'model_state_dict': pass checkpoint": tmp_path / "nested.pt",
+        r"it has no '0.weight', .* \(it holds one under 'model': pass checkpoint\['model'\]\)": tmp_path / "under.pt",
         r"state_dicts\[0\]: .*whole.pt holds more than tensors, and nothing is unpickled": tmp_path / "whole.pt",
         r"state_dicts\[0\]: .*text.safetensors holds no state dict": tmp_path / "text.safetensors",
         r"state_dicts\[0\]: .* does not exist": tmp_path / "nowhere.pt",
@@ -233,3 +236,13 @@ def test_a_file_may_leave_out_the_second_name_of_a_shared_tensor():
     other.load_state_dict({**state, "second.weight": state["first.weight"]})
     torch.testing.assert_close(trace.mean_outputs, other(records().tensors[0]).detach())
     assert trace.n == N
+
+
+def test_a_file_whose_rest_is_not_that_of_the_mean_outputs_is_refused():
+    """Its checksum may be right: anybody can write one."""
+    trace = Trace("softmax")
+    trace.update(outputs=np.zeros((6, 3)), targets=np.arange(6) % 3)
+    arrays, facts = parts_of(trace.memory)
+    assert memory_of(arrays, facts).epochs == 1
+    with pytest.raises(FileError, match="trace: rest is not that of mean_outputs; the file is damaged"):
+        memory_of({**arrays, "rest": np.zeros((6, 4), dtype=np.int16)}, facts)

@@ -190,7 +190,10 @@ def test_traces_of_other_records_outputs_or_heads_are_refused():
     with pytest.raises(InputError, match="look like probabilities"):
         score(logistic, trace=Trace.from_outputs(torch.rand(4, 40, 1)))
     other = LastLayer(layer.features, layer.outputs, layer.targets, label_smoothing=0.1)
-    with pytest.warns(NoshadowWarning, match=r"taken with label_smoothing=0, the layer has 0.1"):
+    with pytest.warns(
+        NoshadowWarning,
+        match=r"taken with label_smoothing=0, the layer has 0.1; exposure, mean_trace and trace_iqr take",
+    ):
         score(other, ["mean_trace"], Trace.from_outputs(z, y, "softmax"))
     with pytest.warns(NoshadowWarning) as caught:
         found = audit(other, scores=["mean_trace"], trace=Trace.from_outputs(z, y, "softmax"))

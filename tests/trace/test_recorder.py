@@ -216,8 +216,11 @@ def test_several_outputs_heads_and_smoothing():
     torch.testing.assert_close(trace.mean_outputs, model.a(records().tensors[0]).detach())
     one = nn.Sequential(nn.Linear(P, 1))
     pair = (records().tensors[0], records(classes=2).tensors[1])
-    with pytest.raises(InputError, match="head: it cannot be told which loss the model was trained with"):
+    asked = r"head: it cannot be told which loss the model was trained with.*head='logistic'.*: Trace\(head=…\)$"
+    with pytest.raises(InputError, match=asked):
         Trace().update(one, pair)
+    with pytest.raises(InputError, match=asked):
+        Trace().update(outputs=one(pair[0]).detach(), targets=pair[1])
     for chosen in ({"head": "logistic"}, {"loss": nn.BCEWithLogitsLoss()}):
         trace = Trace(**chosen)
         trace.update(one, pair)

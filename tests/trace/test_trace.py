@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from noshadow import InputError, LastLayer, NoshadowWarning, Trace, audit, score
-from noshadow.scores import SCORES
+from noshadow.curvature.protocol import Removal
+from noshadow.curvature.removal import LEVERAGE_FLOOR
+from noshadow.scores import SCORES, Known, influence, newton
 from noshadow.scoring import score_with_diagnostics
 
 TRACED = ["mean_trace", "trace_iqr"]
@@ -205,3 +207,44 @@ def test_scores_of_the_run_take_two_epochs_for_a_spread_and_no_further_step():
     assert (stepped["newton"] != plain["newton"]).any()
     np.testing.assert_array_equal(stepped["exposure"], plain["exposure"])
     np.testing.assert_array_equal(stepped["signal_shift"], plain["signal_shift"])
+
+
+def test_a_mean_loss_that_rounding_left_below_the_loss_at_the_mean_lowers_no_exposure():
+    """ℓ̄ ≥ ℓ(z̄) but for rounding: below, exposure is the Newton score at z̄."""
+    generator = np.random.default_rng(0)
+    x, z, y = generator.normal(size=(80, 3)), generator.normal(size=(80, 1)), generator.integers(0, 2, 80)
+    layer = LastLayer(x, z, y, "logistic", ridge=1.0)
+    at_mean = layer.kind.loss(layer.outputs, layer.targets).numpy()
+    newton = score(layer, ["newton"])["newton"]
+    for factor, times in ((0.95, 1.0), (1.0, 1.0), (1.2, 1.2)):
+        trace = Trace.from_losses(np.stack([factor * at_mean] * 3), z)
+        np.testing.assert_allclose(score(layer, ["exposure"], trace)["exposure"], times * newton, rtol=1e-6)
+
+
+def test_exposure_of_a_value_that_nothing_else_determines_is_a_finite_floor():
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(40, 3)), generator.normal(size=40)
+    x[1:, 2] = 0.0  # a direction that record 0 has alone: leverage 1
+    z = x @ np.linalg.lstsq(x, y, rcond=None)[0]
+    losses = generator.exponential(size=(4, 40))
+    found = score(LastLayer(x, z, y, "squared", bias=False), ["leverage", "exposure"], losses)
+    assert found["leverage"][0] == pytest.approx(1.0)
+    assert found["exposure"][0] == pytest.approx(2.0 * losses.mean(0)[0] / LEVERAGE_FLOOR, rel=1e-6)
+
+
+def test_rounding_does_not_bring_the_newton_score_below_the_influence():
+    """Of a leverage next to nothing (I − W'A)⁻¹ is the identity but for rounding, which may go either way."""
+    records = LastLayer(np.ones((3, 1)), np.zeros((3, 1)), [1.0, 2.0, 3.0], "squared").records(slice(None))
+
+    class Rounded:
+        def first_order_shift(self, pull):
+            return 1e-9 * pull
+
+        def removal(self, pull):
+            off = torch.tensor([[1 - 1e-12], [1 + 1e-12], [-1e-12]], dtype=torch.float64)
+            return Removal(1e-9 * off * pull, torch.zeros(3))
+
+    known = Known(records, Rounded())
+    first, second = influence(known), newton(known)
+    assert torch.equal(second[[0, 2]], first[[0, 2]])
+    assert second[1] > first[1]

@@ -52,14 +52,14 @@ class KeepAll(TrainerCallback):
         model.train()
 
 
-def run_bert(folder, callback, resume=None, epochs=4, more=(), **options):
+def run_bert(folder, callback, resume=None, epochs=4, more=(), save_strategy="epoch", **options):
     model = bert()
     args = TrainingArguments(
         str(folder),
         num_train_epochs=epochs,
         per_device_train_batch_size=8,
         learning_rate=1e-2,
-        save_strategy="epoch",
+        save_strategy=save_strategy,
         report_to=[],
         use_cpu=True,
         disable_tqdm=True,
@@ -103,6 +103,18 @@ def test_a_resumed_run_without_its_trace_says_so(tmp_path):
     run_bert(tmp_path, None, epochs=1)
     with pytest.warns(NoshadowWarning, match="the epochs before are missing from the trace"):
         run_bert(tmp_path, huggingface.TraceCallback(data=sentences()), str(tmp_path / "checkpoint-3"), epochs=2)
+
+
+def test_a_hugging_face_run_that_saves_by_steps_keeps_the_epoch_that_ends_there(tmp_path):
+    """Three steps an epoch: the checkpoint of step 6 is written before the second epoch is over."""
+    by_steps, data = {"save_strategy": "steps", "save_steps": 2}, sentences()
+    whole, resumed = huggingface.TraceCallback(data=data), huggingface.TraceCallback(data=data)
+    run_bert(tmp_path, whole, **by_steps)
+    held = {k: Trace.load(tmp_path / f"checkpoint-{k}" / huggingface.FILE).epochs for k in (2, 4, 6, 8, 10, 12)}
+    assert held == {2: 0, 4: 1, 6: 2, 8: 2, 10: 3, 12: 4}
+    run_bert(tmp_path, resumed, str(tmp_path / "checkpoint-6"), **by_steps)
+    assert resumed.trace.epochs == 4
+    torch.testing.assert_close(resumed.trace.mean_outputs, whole.trace.mean_outputs, rtol=1e-6, atol=1e-7)
 
 
 class Module(pl.LightningModule):
@@ -169,3 +181,35 @@ def test_a_lightning_run_whole_and_resumed(tmp_path, saved_after_validation):
     both = torch.stack(list({**first, **second}.values()))  # epochs 0 … 2 of the first run, the others of the second
     torch.testing.assert_close(resumed.mean_outputs, both.mean(0), rtol=1e-5, atol=1e-6)
     assert resumed.epochs == 5
+
+
+def test_a_lightning_run_that_saves_by_steps_keeps_the_epoch_that_ends_there(tmp_path):
+    loader = DataLoader(records(), batch_size=16)
+    steps = len(loader)
+
+    def run(checkpoint=None, traced=True):
+        pl.seed_everything(0, verbose=False)
+        trace, kept = Trace(), KeepEpochs()
+        saving = pl.callbacks.ModelCheckpoint(tmp_path, filename="{step}", save_top_k=-1, every_n_train_steps=1)
+        trainer = pl.Trainer(
+            max_epochs=4,
+            callbacks=[*([lightning.TraceCallback(trace)] if traced else []), kept, saving],
+            accelerator="cpu",
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        trainer.fit(Module(), loader, ckpt_path=checkpoint)
+        return trace, kept.outputs
+
+    _, first = run()
+    for step in (steps, 2 * steps, steps - 1, steps + 1):  # at the end of an epoch, and within
+        resumed, second = run(tmp_path / f"step={step}.ckpt")
+        assert resumed.epochs == 4
+        both = torch.stack(list({**first, **second}.values()))  # dropout is drawn anew in the epochs that come after
+        torch.testing.assert_close(resumed.mean_outputs, both.mean(0), rtol=1e-5, atol=1e-6)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    run(traced=False)
+    with pytest.warns(NoshadowWarning, match="goes on after 2 epochs from a checkpoint without a trace: the epochs be"):
+        run(tmp_path / f"step={2 * steps}.ckpt")

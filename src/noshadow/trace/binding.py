@@ -11,6 +11,7 @@ from torch import Tensor
 from noshadow.errors import InputError, NoshadowWarning
 from noshadow.layer import LastLayer
 from noshadow.tensors import as_floats
+from noshadow.trace.consistency import note_rounding, require_convex
 from noshadow.trace.losses import AllLosses
 from noshadow.trace.memory import Memory, marks_of, require_same
 
@@ -32,6 +33,10 @@ def require_bound(memory: Memory, outputs: Tensor | None, layer: LastLayer) -> N
     if memory.outputs is not None:
         _require_shape(outputs, memory.outputs.mean, layer)
         _require_logits(memory.outputs.mean, layer)
+    if memory.outputs is not None:
+        if isinstance(memory.losses, AllLosses) and memory.head is None:  # they came separately
+            require_convex(memory.losses, memory.outputs.mean, layer)
+        note_rounding(memory.outputs.mean, layer)
     if memory.head is not None and memory.head != layer.head:
         raise InputError(
             f"trace: its losses are those of a {memory.head} head, the layer has a {layer.head} one; make it with "
@@ -42,7 +47,7 @@ def require_bound(memory: Memory, outputs: Tensor | None, layer: LastLayer) -> N
     if memory.head is not None and memory.label_smoothing != layer.label_smoothing:
         warnings.warn(
             f"trace: its losses were taken with label_smoothing={memory.label_smoothing:g}, the layer has "
-            f"{layer.label_smoothing:g}; mean_trace and trace_iqr are of the former. Make the trace with "
+            f"{layer.label_smoothing:g}; exposure, mean_trace and trace_iqr take the former. Make the trace with "
             f"Trace(label_smoothing={layer.label_smoothing:g})",
             NoshadowWarning,
             stacklevel=4,
@@ -50,26 +55,43 @@ def require_bound(memory: Memory, outputs: Tensor | None, layer: LastLayer) -> N
 
 
 def rank_agreement(trace: Trace, layer: LastLayer) -> float | None:
-    """Rank correlation of the records' losses over the run, or at its mean outputs, with their losses at the end.
+    """Rank correlation of what the run and the end say of the records; None of few records, or where all are alike.
 
-    Records that were hard for a run are hard for its model, and for another of the same recipe. None of few records, or
-    where all have the same loss.
+    Records that were hard for a run, by their mean loss or the loss at the mean output, are hard for its model, and for
+    another of the same recipe. Of squared error that need not be: a network that has fitted all values leaves residuals
+    that nobody could foresee. Its mean outputs are then ordered as the final ones; or, where there are losses alone,
+    values far from the mean have had the larger ones. The highest of these is taken: of other records all are near 0.
     """
-    from scipy import stats  # here: a trace that is being recorded does without
-
     if layer.n < _FEWEST:
         return None
-    at_end, of_run = [], []
+    sides: dict[str, list[Tensor]] = {"end": [], "run": [], "outputs": [], "mean": [], "targets": []}
     for rows in layer.chunks(_CHUNK):
         records = layer.records(rows)
-        at_end.append(layer.kind.loss(records.outputs, records.targets).cpu())
+        sides["end"].append(layer.kind.loss(records.outputs, records.targets).cpu())
+        sides["outputs"].append(records.outputs.cpu())
+        sides["targets"].append(records.targets.reshape(len(records.outputs), -1).cpu())
+        if trace.mean_outputs is not None:
+            sides["mean"].append(trace.mean_outputs[rows].cpu())
         if trace.losses is not None:
-            of_run.append(trace.losses.mean(rows).cpu())
+            sides["run"].append(trace.losses.mean(rows).cpu())
         elif trace.mean_outputs is not None:
-            of_run.append(layer.kind.loss(trace.mean_outputs[rows].to(records.outputs), records.targets).cpu())
-    if not of_run:
+            sides["run"].append(layer.kind.loss(trace.mean_outputs[rows].to(records.outputs), records.targets).cpu())
+    if not sides["run"]:
         return None
-    first, second = torch.cat(at_end).numpy(), torch.cat(of_run).numpy()
+    whole = {name: torch.cat(parts) for name, parts in sides.items() if parts}
+    found = [_rank_correlation(whole["end"], whole["run"])]
+    if not layer.kind.classifies and "mean" in whole:
+        found += [_rank_correlation(*pair) for pair in zip(whole["outputs"].T, whole["mean"].T, strict=True)]
+    elif not layer.kind.classifies:
+        spread = (whole["targets"] - whole["targets"].mean(0)).square().sum(1)
+        found.append(_rank_correlation(spread, whole["run"]))
+    return max((one for one in found if one is not None), default=None)
+
+
+def _rank_correlation(one: Tensor, other: Tensor) -> float | None:
+    from scipy import stats  # here: a trace that is being recorded does without
+
+    first, second = one.numpy(), other.numpy()
     if first.min() == first.max() or second.min() == second.max():
         return None
     return float(stats.spearmanr(first, second).statistic)

@@ -95,7 +95,7 @@ def _require_same_model(values: Mapping[str, Any], model: nn.Module, name: str) 
             if isinstance(value, Tensor) and value.numel() and value.data_ptr() in there:
                 continue  # shared with one that is there
             raise InputError(
-                f"{name}: it has no {key!r}, which the model has; pass state dicts of this model{_nested(values)}"
+                f"{name}: it has no {key!r}, which the model has; pass state dicts of this model{_nested(values, key)}"
             )
         given = values[key]
         if isinstance(value, Tensor) and getattr(given, "shape", None) != value.shape:
@@ -110,9 +110,12 @@ def _require_same_model(values: Mapping[str, Any], model: nn.Module, name: str) 
             raise InputError(f"{name}: it has {key!r}, which the model has not; pass state dicts of this model")
 
 
-def _nested(values: Mapping[str, Any]) -> str:
-    inner = [str(key) for key, value in values.items() if isinstance(value, Mapping) and "state" in str(key)]
-    return f" (it holds one under {inner[0]!r}: pass that)" if inner else ""
+def _nested(values: Mapping[str, Any], key: str) -> str:
+    """Where a checkpoint of more than the weights holds them: under the name that has the key, or sounds like it."""
+    inner = {str(name): value for name, value in values.items() if isinstance(value, Mapping)}
+    found = [name for name, value in inner.items() if key in _unwrapped(value)]
+    found += [name for name in inner if "state" in name]
+    return f" (it holds one under {found[0]!r}: pass checkpoint[{found[0]!r}])" if found else ""
 
 
 def _line(error: Exception) -> str:

@@ -57,6 +57,7 @@ class TraceCallback(TrainerCallback):
         path = _folder(args, state) / FILE
         if path.is_file():
             self.trace.resume(path)
+            self._require_every_epoch(int((state.epoch or 0.0) + 1e-6))
         elif not self.trace.epochs:
             warnings.warn(
                 f"trace: training goes on from step {state.global_step}, and {path} is not there: the epochs before "
@@ -68,11 +69,24 @@ class TraceCallback(TrainerCallback):
     def on_epoch_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Remember the epoch."""
         self.trace.update(others["model"], others["train_dataloader"] if self._data is None else self._data)
+        if (_folder(args, state) / FILE).is_file():  # save_strategy="steps": it was saved before the epoch was over
+            self.on_save(args, state, control)
 
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Keep the trace beside the weights."""
         if state.is_world_process_zero and _folder(args, state).is_dir():
             self.trace.save(_folder(args, state) / FILE)
+
+    def _require_every_epoch(self, done: int) -> None:
+        """Tell of a checkpoint of the last step of an epoch that was left before the epoch was remembered."""
+        if self.trace.epochs < done:
+            warnings.warn(
+                f"trace: training goes on after {done} epochs, and the trace in the checkpoint holds "
+                f"{self.trace.epochs}: the others are missing from the trace. Go on from another checkpoint, or save "
+                "with save_strategy='epoch'",
+                NoshadowWarning,
+                stacklevel=3,
+            )
 
 
 def _folder(args: Any, state: Any) -> Path:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import Any
 
 import numpy as np
 import torch
 
-from noshadow.errors import missing_extra
+from noshadow.errors import NoshadowWarning, missing_extra
 from noshadow.trace.storage import memory_of, parts_of
 from noshadow.trace.trace import Trace
 
@@ -62,17 +63,46 @@ class TraceCallback(_base()):  # type: ignore[misc]  # known when it runs
     def __init__(self, trace: Trace | None = None, data: Any = None) -> None:
         self.trace = Trace() if trace is None else trace
         self._data = data
+        self._done: int | None = None  # epochs of the trainer up to the last one that was remembered
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Remember the epoch whose last step the checkpoint is of that training goes on from; tell of missing ones.
+
+        A checkpoint that is written by steps (``every_n_train_steps``) comes before the end of the epoch: the trace in
+        it lacks the epoch, and the weights in it are those after it.
+        """
+        done = trainer.current_epoch
+        if self._done == done - 1:
+            self._remember(trainer, pl_module, done)
+            return
+        self._done = done
+        if done and not self.trace.epochs:
+            warnings.warn(
+                f"trace: training goes on after {done} epochs from a checkpoint without a trace: the epochs before "
+                "are missing from the trace. Pass TraceCallback(Trace.load(…)) with the trace of those epochs",
+                NoshadowWarning,
+                stacklevel=2,
+            )
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Remember the epoch."""
+        self._remember(trainer, pl_module, trainer.current_epoch + 1)
+
+    def _remember(self, trainer: Any, pl_module: Any, done: int) -> None:
         self.trace.update(pl_module, trainer.train_dataloader if self._data is None else self._data)
+        self._done = done
 
     def state_dict(self) -> dict[str, Any]:
         """For Lightning's checkpoints: arrays as tensors, facts as plain values."""
         arrays, facts = parts_of(self.trace._memory)
-        return {"arrays": {name: torch.from_numpy(array) for name, array in arrays.items()}, "facts": facts}
+        return {
+            "arrays": {name: torch.from_numpy(array) for name, array in arrays.items()},
+            "facts": facts,
+            "done": self._done,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         arrays = {name: np.asarray(value.cpu()) for name, value in state_dict["arrays"].items()}
         self.trace._resumed(memory_of(arrays, state_dict["facts"]))
+        self._done = state_dict.get("done")

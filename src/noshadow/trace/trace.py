@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -173,7 +174,8 @@ class Trace:
         if data is None:
             raise InputError("data: pass the training data, as a Dataset, a DataLoader or (X, y)")
         self._require_no_batches()
-        found = evaluate_torch(model, data, self._objective, **self._choices)
+        with _asked_of_trace():
+            found = evaluate_torch(model, data, self._objective, **self._choices)
         self._remember(found.outputs, found.targets, found.head)
         self._choices["layer"] = found.layer or None  # later epochs need not look for it
         for note in found.notes:
@@ -185,7 +187,8 @@ class Trace:
         if targets is None:
             self._memory = self._memory.with_epoch(outputs, None, None)
             return
-        kind = self._memory.head or head or guess_head(outputs, targets, self._objective)
+        with _asked_of_trace():
+            kind = self._memory.head or head or guess_head(outputs, targets, self._objective)
         self._memory = self._memory.with_epoch(outputs, _checked(targets, outputs, kind), kind)
 
     def _require_no_batches(self) -> None:
@@ -441,6 +444,17 @@ class Trace:
         shape = "" if self.n is None else f", {self.n} records"
         known = [name for name in ("mean_outputs", "losses") if getattr(self, name) is not None]
         return f"Trace({self.epochs} epochs{shape}{''.join(f', {name}' for name in known)})"
+
+
+@contextmanager
+def _asked_of_trace() -> Iterator[None]:
+    """A head that cannot be told is asked for where a trace takes it: when it is made."""
+    try:
+        yield
+    except InputError as error:
+        if not str(error).startswith("head: it cannot be told"):
+            raise
+        raise InputError(f"{error}; a trace takes it when it is made: Trace(head=…)") from None
 
 
 def _checked(targets: Tensor, outputs: Tensor, head: str) -> Tensor:

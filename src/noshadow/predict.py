@@ -47,8 +47,9 @@ Squared error has a law of its own (``noshadow.squared_law``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -104,7 +105,12 @@ class Rates:
 
     power: Floats
     accuracy: Floats
-    tpr: Floats
+    find_tpr: Callable[[], Floats]
+    """It takes longer than the other two together, and is not always asked for."""
+
+    @cached_property
+    def tpr(self) -> Floats:
+        return self.find_tpr()
 
     def with_certain(self, rows: Sequence[int]) -> Rates:
         """The same with records that are told for certain: their models with and without them do not overlap.
@@ -113,9 +119,13 @@ class Rates:
         data. Its statistic has no spread there, and no finite d′ stands for a success rate of 1.
         """
         where = np.asarray(rows, dtype=np.intp)
-        power, accuracy, tpr = (values.copy() for values in (self.power, self.accuracy, self.tpr))
-        power[where], accuracy[where], tpr[where] = np.inf, 1.0, 1.0
-        return Rates(power, accuracy, tpr)
+
+        def certain(values: Floats, value: float) -> Floats:
+            found = values.copy()
+            found[where] = value
+            return found
+
+        return Rates(certain(self.power, np.inf), certain(self.accuracy, 1.0), lambda: certain(self.tpr, 1.0))
 
 
 @dataclass(frozen=True)
@@ -160,7 +170,7 @@ class Calibration:
         outside = np.full_like(shift, self.spread_out * self.resampled)
         inside = outside * (1.0 + shift) ** -self.contraction
         power = shift / np.sqrt((inside**2 + outside**2) / 2.0)
-        return Rates(power, best_accuracy(shift, inside, outside), best_tpr(shift, inside, outside, FPR))
+        return Rates(power, best_accuracy(shift, inside, outside), partial(best_tpr, shift, inside, outside, FPR))
 
 
 def statistic(head: Head, outputs: Any, targets: Any, name: str = "outputs") -> Floats:
@@ -371,6 +381,6 @@ def converged_rates(
     inside, outside = np.where(still, 1.0, inside), np.where(still, 1.0, outside)
     inside = np.maximum(inside, _FIRMEST * outside)
     power = shift / np.sqrt((inside**2 + outside**2) / 2.0)
-    rates = Rates(power, best_accuracy(shift, inside, outside), best_tpr(shift, inside, outside, FPR))
+    rates = Rates(power, best_accuracy(shift, inside, outside), partial(best_tpr, shift, inside, outside, FPR))
     found = Calibration(float(inside.mean()), float(outside.mean()), source="converged", jackknife=jackknife)
     return found, rates

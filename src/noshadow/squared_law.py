@@ -128,6 +128,9 @@ def rates_of_law(leverage: Floats, error: Floats, tau: Floats | float) -> Rates:
     freedom = place["n"] - place["p"]
     law: dict[str, Any] = {"leverage": a * freedom, "error": epsilon, **place, "sigma": tau / np.sqrt(a)}
     accuracy = np.asarray(theory.success_rate(**law), dtype=np.float64)
-    tpr = np.asarray(theory.tpr_at_fpr(FPR, **law, test="optimal"), dtype=np.float64)
+
+    def tpr() -> Floats:
+        return np.asarray(theory.tpr_at_fpr(FPR, **law, test="optimal"), dtype=np.float64)
+
     power = epsilon * h / (tau * np.sqrt((1.0 + (1.0 - h) ** 2) / 2.0))
     return Rates(power, accuracy, tpr)

@@ -27,20 +27,24 @@ spread   σ_out of a model trained again with another seed is what the seed does
 
 A converged head on features that nobody trained (a linear or logistic regression, a probe) has no seed, and needs
 neither a rerun nor held-out records: the shift is Δφ itself, and the spreads over random halves of a pool are those of
-the estimator over data. There are two ways to have them. One takes the variance to go with the curvature, in proportion
-to what the jackknife finds on the whole,
+the estimator over data (``noshadow.sandwich``). There are two ways to have them: as the jackknife finds them, record by
+record, or as the curvature expects them, times κ, what the jackknife finds on the whole in what the curvature expects,
+
+.. math::
+
+    \kappa = \frac{\sum_j IF_j / (1 - h_j)^2}{\sum_j tr(W'_j A_j)}, \qquad 1 - h_j = \frac{IF_j}{NS_j}
+
+The first assumes nothing, but is too small where a few records decide most; the second is steady. Of classes the mean
+of the two variances is taken, of squared error the first. An approximate Hessian has neither: there the variance is
+taken to be that of a fit without a ridge,
 
 .. math::
 
     \sigma_{out,i}^2 = \tfrac12\, \kappa\, \frac{\nabla\varphi^T A_i \nabla\varphi}{1 - h_i}, \qquad
-    \sigma_{in,i} = (1 - h_i)\, \sigma_{out,i}, \qquad 1 - h_i = \frac{IF_i}{NS_i}, \qquad
-    \kappa = \frac{\sum_j IF_j / (1 - h_j)^2}{\sum_j tr(W'_j A_j)}
+    \sigma_{in,i} = (1 - h_i)\, \sigma_{out,i}
 
-the other is the jackknife record by record (``noshadow.sandwich``), which assumes nothing but is too small for records
-that few others are like. Of classes the mean of the two variances is taken; of squared error, the second; of an
-approximate Hessian, which has no sandwich, the first. (To first order, without the 1 − h, records that a fit bends to
-look as if they did nothing to it: of classes that are all but separated, where a few records decide everything, the
-spread would be ten times too small.)
+(To first order, without the 1 − h, records that a fit bends to look as if they did nothing to it: of classes that are
+all but separated, where a few records decide everything, the spread would be ten times too small.)
 
 Squared error has a law of its own (``noshadow.squared_law``).
 """
@@ -376,7 +380,8 @@ def converged_rates(
     outside = np.sqrt(0.5 * information * known["signal_variance"] / room)
     inside = room * outside
     if spreads is not None:
-        inside, outside = (np.sqrt((a**2 + b**2) / 2.0) for a, b in zip((inside, outside), spreads, strict=True))
+        both = zip(spreads[:2], spreads[2:], strict=True)
+        inside, outside = (np.sqrt((seen**2 + information * expected**2) / 2.0) for seen, expected in both)
     still = outside <= 0  # a record that nothing moves is not moved by its own absence either
     inside, outside = np.where(still, 1.0, inside), np.where(still, 1.0, outside)
     inside = np.maximum(inside, _FIRMEST * outside)

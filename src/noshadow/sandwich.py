@@ -13,6 +13,14 @@ less what record i itself does: it is either in all of these models, or in none,
 v is for. Nothing is assumed of the noise, nor that it goes with the curvature: a ridge that holds the parameters firmer
 than the data do, or rare columns that a few records decide, are in it as they are.
 
+Where the model is right, uuᵀ is W' on average: the same with W' in its place is what the curvature *expects*,
+
+.. math::
+
+    C = H^{-1}\left(\sum_j \tilde x_j \tilde x_j^T \otimes W'_j\right)H^{-1} = H^{-1} - H^{-1} D H^{-1}
+
+with D the penalty, less what record i itself does, A W' A. It is steadier: no sum over few records is in it.
+
 Two more passes over the records, of the size of those that build H and read its blocks.
 """
 
@@ -33,10 +41,12 @@ __all__ = ["Spreads", "spreads_over_data"]
 
 
 class Spreads(NamedTuple):
-    """σ_in and σ_out of every record, (n,) each."""
+    """σ_in and σ_out of every record, (n,) each: as found, and as the curvature expects them."""
 
     inside: NDArray[np.float64]
     outside: NDArray[np.float64]
+    expected_inside: NDArray[np.float64]
+    expected_outside: NDArray[np.float64]
 
 
 def spreads_over_data(hessian: Curvature, memory: float) -> Spreads | None:
@@ -46,19 +56,23 @@ def spreads_over_data(hessian: Curvature, memory: float) -> Spreads | None:
     """
     if not isinstance(hessian, DenseCurvature) or hessian.sandwich_memory > memory:
         return None
-    pulled = hessian.sandwich((leverages.records, _effect(leverages)[0]) for leverages in hessian.chunks())
-    inside: list[Tensor] = []
-    outside: list[Tensor] = []
+    found = hessian.sandwich((leverages.records, _effect(leverages)[0]) for leverages in hessian.chunks())
+    expected = hessian.expected_sandwich()
+    sides: list[list[Tensor]] = [[], [], [], []]
     for leverages in hessian.chunks():
-        forms = pulled(leverages.records)
+        records = leverages.records
         _, shift = _effect(leverages)
         slope = _slope(leverages)
-        without = slope + leverages.records.pull_curved(leverages.removal(slope).shift)
-        for found, direction in ((inside, slope), (outside, without)):
-            through = (forms @ direction.unsqueeze(2)).squeeze(2)
-            variance = (direction * through).sum(1) - (direction * shift).sum(1).square()
-            found.append(0.5 * variance.clamp(min=0.0))
-    return Spreads(*(torch.cat(side).sqrt().cpu().numpy() for side in (inside, outside)))
+        without = slope + records.pull_curved(leverages.removal(slope).shift)
+        forms = found(records), expected(records)
+        for side, direction in enumerate((slope, without)):
+            own = leverages.first_order_shift(direction)
+            less = (direction * shift).sum(1).square(), (own * records.pull_curved(own)).sum(1)
+            for kind in (0, 1):
+                through = (forms[kind] @ direction.unsqueeze(2)).squeeze(2)
+                variance = (direction * through).sum(1) - less[kind]
+                sides[2 * kind + side].append(0.5 * variance.clamp(min=0.0))
+    return Spreads(*(torch.cat(side).sqrt().cpu().numpy() for side in sides))
 
 
 def _effect(leverages: Leverages) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 from scipy.special import softmax
-from sklearn.linear_model import LinearRegression, Ridge
+from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 
 from noshadow import LastLayer, attacks, audit, evaluate
 from noshadow.curvature import build_curvature
@@ -45,14 +45,16 @@ def by_definition(head, design, z, y, ridge, weights):
     effects = [
         inverse @ b @ np.linalg.solve(np.eye(m) - c @ a, v) for b, c, a, v in zip(big, w, blocks, g, strict=True)
     ]
-    inside, outside = np.zeros(n), np.zeros(n)
+    variances = np.zeros((4, n))  # found: in, out; expected: in, out
     for i in range(n):
         without = np.linalg.solve(np.eye(m) - w[i] @ blocks[i], slope[i])
-        for j in range(n):
-            if j != i:
-                inside[i] += 0.5 * (slope[i] @ big[i].T @ effects[j]) ** 2
-                outside[i] += 0.5 * (without @ big[i].T @ effects[j]) ** 2
-    return np.sqrt(inside), np.sqrt(outside)
+        for side, direction in enumerate((slope[i], without)):
+            for j in range(n):
+                if j != i:
+                    answer = direction @ big[i].T @ inverse @ big[j]
+                    variances[side, i] += 0.5 * (direction @ big[i].T @ effects[j]) ** 2
+                    variances[2 + side, i] += 0.5 * answer @ w[j] @ answer
+    return np.sqrt(variances)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -62,9 +64,8 @@ def test_spreads_are_those_of_the_definition(head, ridge, weighted):
     layer, design, z, y = layer_of(head, ridge=ridge, weighted=weighted)
     weights = layer.sample_weight.numpy() if weighted else np.ones(len(y))
     found = spreads_over_data(dense_curvature(layer, 1.0), 1.0)
-    inside, outside = by_definition(head, design, z, y, ridge, weights)
-    np.testing.assert_allclose(found.inside, inside, rtol=1e-8)
-    np.testing.assert_allclose(found.outside, outside, rtol=1e-8)
+    for one, wanted in zip(found, by_definition(head, design, z, y, ridge, weights), strict=True):
+        np.testing.assert_allclose(one, wanted, rtol=1e-8)
 
 
 def test_there_is_none_of_an_approximation_and_none_beyond_memory():
@@ -111,3 +112,25 @@ def test_rates_of_regressions_are_those_of_refits(what, alpha):
         tops.append(found.predicted[-1] - found.measured[-1])
     assert np.mean(gaps) < 0.0125, gaps
     assert abs(np.mean(tops)) < 0.028, tops
+
+
+def test_rates_of_logistic_regressions_are_those_of_refits_for_rare_levels():
+    """Records that alone have a level: taken to vary as 1/ridge there, which no data does, they looked half as safe."""
+    rng = np.random.default_rng(3)
+    n, alone = 600, 30
+    x = np.concatenate([rng.normal(size=(n, 4)), np.eye(n)[:, :alone]], axis=1)
+    y = (x[:, :4] @ rng.normal(size=4) + rng.logistic(size=n) > 0).astype(int)
+    model = LogisticRegression(C=10.0, tol=1e-8, max_iter=2000)
+    inside = np.stack([np.isin(np.arange(n), rng.permutation(n)[: n // 2]) for _ in range(250)])
+    outputs = np.stack([model.fit(x[m], y[m]).decision_function(x)[:, None] for m in inside])
+    truth = attacks.lira(attacks.signal(outputs, y, "logistic"), inside).success_rate
+    stated, measured = [], []
+    for m in inside[:4]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            table = audit(model.fit(x[m], y[m]), (x[m], y[m]), progress=False).table
+        rare = np.flatnonzero(m) < alone
+        stated.append([table["attack_accuracy"][rare].mean(), table["attack_accuracy"][~rare].mean()])
+        measured.append([truth[m][rare].mean(), truth[m][~rare].mean()])
+    assert np.mean(measured, axis=0)[0] > 0.85
+    np.testing.assert_allclose(np.mean(stated, axis=0), np.mean(measured, axis=0), atol=0.03)

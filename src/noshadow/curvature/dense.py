@@ -230,11 +230,27 @@ class DenseCurvature:
 
     def sandwich(self, pulls: Iterable[tuple[Records, Tensor]]) -> Callable[[Records], Tensor]:
         """S = (x̃ᵀ ⊗ I) H⁻¹ (Σ x̃x̃ᵀ ⊗ uuᵀ) H⁻¹ (x̃ ⊗ I) of records, (c, r, r), for the sum over pulls u (c, r) of all."""
-        (inverse,), width, transform = self._inverses, self.width, self._whitening.transform
-        total = KroneckerSum(transform.shape[1], width, transform)
+        total = KroneckerSum(self._whitening.transform.shape[1], self.width, self._whitening.transform)
         for records, pull in pulls:
-            total.add(records.design @ transform, packed_outer(pull.T).T.contiguous())
-        forms = QuadraticForms(inverse @ total.matrix() @ inverse, transform.shape[1], width)
+            total.add(records.design @ self._whitening.transform, packed_outer(pull.T).T.contiguous())
+        return self._between(total.matrix())
+
+    def expected_sandwich(self) -> Callable[[Records], Tensor]:
+        """The same with W' in place of uuᵀ, which it is on average where the model is right: H without its penalty."""
+        size, width = self._whitening.transform.shape[1], self.width
+        (inverse,) = self._inverses
+        penalised = inverse.new_zeros((width, size, width, size))
+        for a in range(width):
+            penalised[a, :, a] = self._whitening.penalty
+        return self._forms_of(inverse - inverse @ penalised.reshape(width * size, width * size) @ inverse)
+
+    def _between(self, middle: Tensor) -> Callable[[Records], Tensor]:
+        (inverse,) = self._inverses
+        return self._forms_of(inverse @ middle @ inverse)
+
+    def _forms_of(self, matrix: Tensor) -> Callable[[Records], Tensor]:
+        transform, width = self._whitening.transform, self.width
+        forms = QuadraticForms(matrix, transform.shape[1], width)
         return lambda records: unpack(forms(records.design @ transform).contiguous(), width)
 
     def solve(self, gradient: Tensor) -> Tensor:

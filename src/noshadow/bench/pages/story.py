@@ -116,8 +116,8 @@ def _choices(results: Results) -> list[str]:
         "taken. Tried there too, and left: the geometric mean of the Newton and the influence score (better on "
         "heads with as many weights as records, worse on UCI Energy), leverages averaged with those of a rerun's "
         "features (1.8 points better on average, a third pass), spreads that grow with the shift. **After looking** at "
-        "twenty-two linear and logistic regressions against their refits: that the spread of a converged head is that "
-        "of the sandwich, for classes half of it.",
+        "twenty-six linear and logistic regressions against their refits: that the spread of a converged head is that "
+        "of the sandwich, for classes its mean with what the curvature expects.",
         "",
         "**Also after looking**, at LiRA alone: the size of the CIFAR-100 network, the number of fine-tuned sentences, "
         "and the training of both at the scale of one machine, so that LiRA agrees with itself. A setting that is not "

@@ -187,7 +187,9 @@ def streaming() -> list[str]:
     ]
     if "killed_all" in results:
         again, whole = results["killed_all"], results["growth"][-1]
-        off = max(abs(again["means"][name] / value - 1) for name, value in whole["means"].items())
+        off = max(
+            abs(again["means"][name] / value - 1) for name, value in whole["means"].items() if name in again["means"]
+        )
         lines += [
             "",
             f"{again['records']:,} records with a store, killed in the middle of the second pass and run again: "

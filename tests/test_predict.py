@@ -314,6 +314,16 @@ def test_a_head_with_as_many_weights_as_records_is_told_of(records, told):
     assert any("weights per record and output" in note for note in concerns(layer, found)) == told
 
 
+def test_records_of_weight_0_are_no_members_of_rates(run):
+    layer, _ = run
+    weights = np.ones(layer.n)
+    weights[[3, 8]] = 0.0
+    light = LastLayer(layer.features, layer.outputs, layer.targets, head=layer.head, sample_weight=weights)
+    with pytest.raises(InputError, match=r"sample_weight: 0 in rows 3, 8 .*took no part in training"):
+        score(light, None, spread=(0.5, 0.5), gap=1.0)
+    assert "exposure" in score(light)
+
+
 def test_copies_but_for_rounding_have_no_spread():
     z = np.random.default_rng(0).normal(size=(50, 3))
     with pytest.raises(InputError, match="rerun: it gives the same outputs as the model, but for rounding"):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from noshadow.diagnostics import Diagnostics
-from noshadow.errors import InputError
+from noshadow.errors import InputError, name_rows
 from noshadow.heads.targets import check_targets
 from noshadow.layer import LastLayer
 from noshadow.predict import Calibration, HeldOut, Rates, Source, calibrate, converged_rates, plain_loss
@@ -30,6 +30,7 @@ __all__ = [
     "predicted_rates",
     "rates_of_converged",
     "read_spreads",
+    "require_members",
     "require_ratable",
 ]
 
@@ -81,6 +82,20 @@ def require_ratable(layer: LastLayer, spreads: Any, gap: Any, held_out: Any) -> 
         raise InputError("gap: the law of squared error is not scaled; leave it out")
     if layer.kind.classifies and passed == ["spread"]:
         raise InputError("spread: how far records move is scaled by gap= or held_out=; pass one of the two")
+
+
+def require_members(layer: LastLayer) -> None:
+    """Records of weight 0 took no part in training: among the members they would pass for ones that fit badly."""
+    left_out: list[int] = []
+    for rows in layer.chunks(_CHUNK) if layer.source.weighted else ():
+        weights = layer.records(rows).weights
+        if weights is not None:
+            left_out += ((weights == 0).all(1).nonzero().flatten() + rows.start).tolist()
+    if left_out:
+        raise InputError(
+            f"sample_weight: 0 in {name_rows(left_out)} (counted from 0), which took no part in training and are no "
+            "members: leave them out for predicted rates, and pass them among held_out="
+        )
 
 
 def learned_features(layer: LastLayer, values: dict[str, Any], held_out: Any) -> bool:

@@ -38,6 +38,7 @@ from noshadow.rating import (
     predicted_rates,
     rates_of_converged,
     read_spreads,
+    require_members,
     require_ratable,
 )
 from noshadow.repeats import find_repeats
@@ -219,6 +220,8 @@ def score_with_diagnostics(
     settled = fixed_features and spreads is None and (remembered is None or remembered.mean_outputs is None)
     stated = spreads is not None or held_out is not None
     require_ratable(layer, spreads, gap, held_out)
+    if stated:
+        require_members(layer)
     several = not layer.kind.classifies and layer.n_outputs > 1  # the law is that of one output
     names = resolve(layer.kind, scores, given(remembered, (stated or settled) and not several))
     if refine is not None and not (is_number(refine) and 0 < refine <= 1):

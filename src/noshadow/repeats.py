@@ -43,8 +43,9 @@ def find_repeats(layer: LastLayer) -> Repeats:
     random = np.random.default_rng(0).integers(-(2**62), 2**62, size=layer.n_columns, dtype=np.int64)
     odd = 2 * random + 1
     size = max(1, _ENTRIES // layer.n_columns)
-    parts = [_marks(layer.records(rows), odd) for rows in layer.chunks(size)]
-    features = np.concatenate(parts)
+    features = np.empty(layer.n, dtype=np.int64)
+    for rows in layer.chunks(size):
+        features[rows] = _marks(layer.records(rows), odd)
     ordered = np.sort(features)
     twice = ordered[1:][ordered[1:] == ordered[:-1]]
     if not len(twice):

@@ -253,9 +253,7 @@ class Score:
     of_attack         it speaks of the attack's statistic, which independent labels have one each of
     of_run            it is evaluated at the mean outputs of the training run, where there is a trace of them
     default           it is computed where no scores are named
-    per_output        its exact answer takes a system per output of a record where outputs are coupled, else one
-                      (``noshadow.accuracy``): an approximation is checked by it only where there is no other, and
-                      such answers do not come with those of others
+    per_output        its exact answer takes a system per coupled output: others are checked by first
     precedence        of the scores that an approximation could be checked by, the one with the highest is taken
     compute           None: it is made of the others for all records at once (``noshadow.predict``)
     """

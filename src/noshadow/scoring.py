@@ -289,7 +289,8 @@ def score_with_diagnostics(
             diagnostics = replace(diagnostics, leverage_share=share)
         diagnostics = replace(diagnostics, calibration=calibration)
         values |= {name: getattr(rates, name.removeprefix("attack_")) for name in rated}
-    return pd.DataFrame({name: values[name] for name in names}), diagnostics
+    # a copy would be as large as all else that there is of many records
+    return pd.DataFrame({name: values[name] for name in names}, copy=False), diagnostics
 
 
 def _require_dense(choice: Choice, store: Any, engine: str | None) -> None:

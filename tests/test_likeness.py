@@ -10,7 +10,7 @@ import torch
 from sklearn.datasets import load_diabetes, load_digits, load_iris, load_wine
 
 import noshadow
-from noshadow import LastLayer, NoshadowWarning
+from noshadow import LastLayer, NoshadowWarning, likeness
 from noshadow.likeness import note_unlike
 
 SPLIT = "split one shuffled pool, and prepare both parts alike"
@@ -177,3 +177,15 @@ def test_one_column_of_two_that_is_narrower_shows_in_a_few_directions_and_is_lef
     parts = x * np.where(np.arange(4000) < 2000, 0.1, 1.0)[:, None], parts[1], y
     others, members = layers(parts, slice(2000), slice(2000, None))
     assert "is spread 0.1 times as widely" in notes(others, members)[0]
+
+
+def test_of_many_records_some_are_looked_at_evenly(monkeypatch):
+    """Whatever the chunks; and they tell of a shift as all would."""
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(10_000, 3))
+    layer = LastLayer(x, x[:, :1], generator.normal(size=10_000), head="squared")
+    directions = torch.eye(4, dtype=torch.float64)
+    for chunk in (65_536, 999):
+        monkeypatch.setattr(likeness, "_CHUNK", chunk)
+        found = likeness._along(layer, directions)
+        np.testing.assert_array_equal(found[:, :3], x[::3])

@@ -159,3 +159,19 @@ def test_a_trace_that_goes_on_after_the_kept_weights_is_told_of():
     for layer, held_out in ((kept, case.held_out), (case.layer, None)):  # held-out records say how much to take
         found = score_with_diagnostics(layer, ["exposure"], case.trace, held_out=held_out)[1]
         assert not found.run_lost_less
+
+
+def test_a_run_that_lost_nearly_as_much_is_not_told_of():
+    case = Case("squared", 0.1)
+    final = case.losses(case.run[-1], case.y)
+    for share, told in ((0.95, False), (0.85, True)):
+        losses = np.stack([share * final, share * final])
+        assert run_of(Trace.from_losses(losses), case.layer).lost_less == told
+
+
+def test_the_scores_of_a_run_take_no_further_step():
+    case = Case("softmax", 1.2)
+    names = ["exposure", "signal_shift"]
+    further = score(case.layer, [*names, "newton"], case.trace, full_step=True)
+    np.testing.assert_array_equal(further[names], score(case.layer, names, case.trace))
+    assert not np.allclose(further["newton"], score(case.layer, ["newton"])["newton"])

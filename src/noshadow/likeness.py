@@ -20,6 +20,7 @@ __all__ = ["note_unlike"]
 
 _CHUNK = 65_536  # records at a time
 _DIRECTIONS = 32  # of the features that are looked at
+_ENOUGH = 4_096  # records that are looked at
 _CHANCE = 1e-3  # of random splits that would put all records of some class on one side
 _OTHER_CLASSES = 0.15  # share of the records that would have to be of another class, beyond what chance moves
 _WIDER = 2.5  # factor between the spreads of two halves of one pool that chance and training do not explain
@@ -112,8 +113,12 @@ def _below(theirs: Tensor, own: Tensor) -> Tensor:
 
 
 def _along(layer: LastLayer, directions: Tensor) -> Tensor:
-    parts = [(records := layer.records(rows)).times(directions.to(records.outputs)) for rows in layer.chunks(_CHUNK)]
-    return torch.cat(parts).cpu().to(torch.float64)
+    """Some thousand records, evenly spread, along the directions: more would tell no more, and be held in memory."""
+    every, parts = -(-layer.n // _ENOUGH), []
+    for rows in layer.chunks(_CHUNK):
+        records = layer.records(rows)
+        parts.append(records.times(directions.to(records.outputs))[-rows.start % every :: every].cpu())
+    return torch.cat(parts).to(torch.float64)
 
 
 def _width(values: Tensor) -> Tensor:

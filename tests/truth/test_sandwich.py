@@ -12,7 +12,8 @@ from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from noshadow import LastLayer, attacks, audit, evaluate
 from noshadow.curvature import build_curvature
 from noshadow.curvature.dense import dense_curvature
-from noshadow.sandwich import spreads_over_data
+from noshadow.predict import converged_rates
+from noshadow.sandwich import Spreads, spreads_over_data
 
 
 def layer_of(head, n=25, p=3, ridge=0.4, weighted=False):
@@ -134,3 +135,40 @@ def test_rates_of_logistic_regressions_are_those_of_refits_for_rare_levels():
         measured.append([truth[m][rare].mean(), truth[m][~rare].mean()])
     assert np.mean(measured, axis=0)[0] > 0.85
     np.testing.assert_allclose(np.mean(stated, axis=0), np.mean(measured, axis=0), atol=0.03)
+
+
+def test_records_that_alone_have_a_column_do_nothing_to_the_spreads_of_others():
+    """Without a ridge their leverage is 1, and what they do is not defined."""
+    rng = np.random.default_rng(4)
+    x, alone = rng.normal(size=(80, 3)), 8
+    y = x @ rng.normal(size=3) + rng.normal(size=80)
+    wide = np.concatenate([x, np.eye(80)[:, :alone]], axis=1)
+    plain = LinearRegression().fit(x[alone:], y[alone:])
+    model = LinearRegression().fit(wide, y)
+    layers = [
+        LastLayer(features, fit.predict(features)[:, None], targets, head="squared")
+        for features, fit, targets in ((x[alone:], plain, y[alone:]), (wide, model, y))
+    ]
+    without, beside = (spreads_over_data(dense_curvature(layer, 1.0), 1.0) for layer in layers)
+    for one, other in zip(without, beside, strict=True):
+        np.testing.assert_allclose(other[alone:], one, rtol=1e-6)
+
+
+def test_classes_take_the_mean_of_both_variances():
+    known = {
+        "influence": np.array([0.2, 0.4]),
+        "newton": np.array([0.25, 0.5]),
+        "leverage": np.array([0.2, 0.2]),
+        "signal_variance": np.array([1.0, 1.0]),
+        "signal_shift": np.array([0.5, 0.0]),
+    }
+    jackknife = 0.6 / 0.8**2 / 0.6
+    kappa = jackknife * 0.6 / 0.4
+    spreads = Spreads(*(np.array([value, 0.0]) for value in (0.3, 0.5, 0.2, 0.6)))
+    found, rates = converged_rates(0.6, known, spreads)
+    inside, outside = np.sqrt((0.09 + kappa * 0.04) / 2), np.sqrt((0.25 + kappa * 0.36) / 2)
+    assert found.jackknife == pytest.approx(jackknife)
+    assert rates.power[0] == pytest.approx(0.5 / np.sqrt((inside**2 + outside**2) / 2))
+    assert (rates.power[1], rates.accuracy[1]) == (0.0, 0.5)  # nothing moves it, and its absence neither
+    firm = converged_rates(0.6, known, Spreads(*(np.array([value, 1.0]) for value in (0.0, 0.5, 0.0, 0.6))))[1]
+    assert np.isfinite(firm.tpr).all()

@@ -44,8 +44,8 @@ def find_repeats(layer: LastLayer) -> Repeats:
     odd = 2 * random + 1
     size = max(1, _ENTRIES // layer.n_columns)
     features = np.empty(layer.n, dtype=np.int64)
-    for rows in layer.chunks(size):
-        features[rows] = _marks(layer.records(rows), odd)
+    for part in layer.chunks(size):
+        features[part] = _marks(layer.records(part), odd)
     ordered = np.sort(features)
     twice = ordered[1:][ordered[1:] == ordered[:-1]]
     if not len(twice):

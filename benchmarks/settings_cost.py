@@ -1,6 +1,6 @@
 """What scoring one target model costs beside 200 shadow models, for every setting of ``noshadow bench``.
 
-    python benchmarks/settings_cost.py WORK --data DIR [SETTING ...] [--cache DIR] [--output results/settings_cost.json]
+    python benchmarks/settings_cost.py WORK [SETTING ...] --data DIR [--cache DIR] [--output results/settings_cost.json]
 
 One target of each setting is trained as ``bench`` trains it, with its run recorded, and kept in WORK. Scored are all
 scores with what ``curvature="auto"`` takes, ``exposure`` alone with it, and ``exposure`` alone from ``kronecker``,
@@ -106,7 +106,9 @@ def exposures(layer: LastLayer, trace: Trace | None, curvature: str) -> np.ndarr
     run = trace is not None and trace.mean_outputs is not None
     place = layer.at(trace.mean_outputs) if run and trace is not None else layer
     for chunk in build_curvature(place, curvature, 8.0).chunks():
-        values[chunk.records.rows] = exposure(Known(chunk.records, chunk, trace, of_run=run)).numpy()
+        rows = chunk.records.rows
+        losses = None if trace is None or trace.losses is None else trace.losses.mean(rows)
+        values[rows] = exposure(Known(chunk.records, chunk, trace, of_run=run, run_loss=losses)).numpy()
     return values
 
 

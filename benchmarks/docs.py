@@ -307,7 +307,7 @@ def main() -> None:
     write_text(PAGE, "\n".join(lines) + "\n", private=False)
     write_text(THEORY_PAGE, theory_page(read("theory")), private=False)
     write_text(COST_PAGE, cost_page(read("scale"), read("streaming")), private=False)
-    write_text(SMALL_PAGE, small_page(read("small_studies")), private=False)
+    write_text(SMALL_PAGE, small_page(read("small_studies"), read("refits")), private=False)
     print(PAGE, THEORY_PAGE, COST_PAGE, SMALL_PAGE, sep="\n")
 
 

@@ -1,14 +1,16 @@
-"""docs/small.md: small data and small networks, from the results of ``small_studies.py``."""
+"""docs/small.md: small data and small models, from the results of ``small_studies.py`` and ``refits.py``."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from refits_docs import refits_section
+
 Row = dict[str, Any]
 WITHIN = 0.05
 
 
-def small_page(results: dict[str, Row]) -> str:
+def small_page(results: dict[str, Row], refits: dict[str, Row]) -> str:
     fresh = {name: row for name, row in results.items() if not row["looked_at"]}
     return "\n".join(
         [
@@ -33,6 +35,8 @@ def small_page(results: dict[str, Row]) -> str:
             "the exposure of some records that are safe explode (*iris*), and the highest rates are too high. Where "
             "what is measured hardly differs from record to record (*hastie*, *quantiles*), LiRA does not find its own "
             "top again either.",
+            "",
+            *refits_section(refits),
             "",
         ]
     )

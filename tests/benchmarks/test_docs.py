@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = ("docs", "core", "cost", "scale_docs", "small_docs")
+MODULES = ("docs", "core", "cost", "scale_docs", "small_docs", "refits_docs")
 
 
 @pytest.fixture
@@ -38,12 +38,23 @@ def test_the_page_of_costs_is_the_one_that_the_results_write(docs):
 
 
 def test_the_page_of_small_data_is_the_one_that_the_results_write(docs):
-    results = docs.read("small_studies")
-    assert docs.SMALL_PAGE.read_text(encoding="utf-8") == docs.small_page(results)
+    results, refits = docs.read("small_studies"), docs.read("refits")
+    assert docs.SMALL_PAGE.read_text(encoding="utf-8") == docs.small_page(results, refits)
     assert sum(not row["looked_at"] for row in results.values()) >= 5
     right = sum(row["error"] <= 0.05 for row in results.values())
     results["wine"]["error"] = 0.5
-    assert f"at most 0.05 on {right - 1} of {len(results)}" in docs.small_page(results)
+    assert f"at most 0.05 on {right - 1} of {len(results)}" in docs.small_page(results, refits)
+
+
+def test_rates_of_regressions_are_held_against_thousands_of_refits(docs):
+    results, refits = docs.read("small_studies"), docs.read("refits")
+    assert min(row["refits"] for row in refits.values()) >= 2000
+    assert {row["head"] for row in refits.values()} == {"squared", "logistic", "softmax"}
+    assert sum(not row["looked_at"] for row in refits.values()) >= 5
+    right = sum(row["error"] <= 0.02 for row in refits.values())
+    assert f"at most 0.02 on {right} of {len(refits)}." in docs.small_page(results, refits)
+    next(iter(refits.values()))["error"] = 0.5
+    assert f"at most 0.02 on {right - 1} of {len(refits)}." in docs.small_page(results, refits)
 
 
 def test_the_benchmarks_page_is_the_one_that_the_results_write(docs):

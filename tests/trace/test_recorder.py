@@ -125,9 +125,37 @@ def test_data_that_draw_random_numbers_leave_the_state_and_say_so():
     assert torch.equal(before[0], torch.get_rng_state())
     np.testing.assert_array_equal(before[1], np.random.get_state()[1])  # noqa: NPY002
     assert before[2] == random.getstate()
+    with torch.no_grad():
+        model[-1].bias += 1.0
     with warnings.catch_warnings():
         warnings.simplefilter("error", NoshadowWarning)  # once is enough
         trace.update(model, Noisy())
+
+
+@pytest.mark.parametrize("way", ["model", "outputs", "checkpoints"])
+def test_an_epoch_that_is_recorded_twice_is_told_of(way):
+    first, second = network(), network()
+    with torch.no_grad():
+        second[-1].bias += 1e-6
+    data = records()
+
+    def run(models):
+        if way == "checkpoints":
+            return Trace.from_checkpoints(first, [copy.deepcopy(model.state_dict()) for model in models], data)
+        trace = Trace("softmax")
+        for model in models:
+            if way == "model":
+                trace.update(model, data)
+            else:
+                trace.update(outputs=plain_outputs(model, data.tensors[0]), targets=data.tensors[1])
+        return trace
+
+    with pytest.warns(NoshadowWarning, match="epoch 3 has the same outputs as the one before") as caught:
+        assert run([first, second, second, first]).epochs == 4
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NoshadowWarning)
+        run([first, second, first])
 
 
 def test_autocast_around_a_training_step_changes_neither_the_trace_nor_the_gradients():

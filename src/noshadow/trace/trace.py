@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,16 @@ from noshadow.extract.guess import guess_head
 from noshadow.extract.torch import evaluate_torch, unwrapped
 from noshadow.files import check_output
 from noshadow.heads import make_head
-from noshadow.heads.targets import check_targets
 from noshadow.layer import LastLayer
 from noshadow.objective import Objective
 from noshadow.records import Records
-from noshadow.tensors import as_floats, as_tensor
+from noshadow.tensors import as_tensor
+from noshadow.trace.arrays import mean_of_epochs, memory_of_losses, read_epochs
+from noshadow.trace.asking import asked_of_trace, checked, known_by
 from noshadow.trace.binding import losses_for, require_bound
 from noshadow.trace.checkpoints import each_loaded
 from noshadow.trace.epoch import Epoch, read_batch
 from noshadow.trace.losses import AllLosses, Losses, losses_of
-from noshadow.trace.means import RunningMean, require_finite
 from noshadow.trace.memory import Memory, marks_of
 from noshadow.trace.storage import read_memory, write_memory
 
@@ -94,6 +93,7 @@ class Trace:
         self._epoch: Epoch | None = None
         self._unread: Tensor | None = None
         self._said: set[str] = set()
+        self._last: tuple[float, float] | None = None
 
     def update(
         self, model: Any = None, data: Any = None, *, outputs: Any = None, targets: Any = None, rows: Any = None
@@ -174,7 +174,7 @@ class Trace:
         if data is None:
             raise InputError("data: pass the training data, as a Dataset, a DataLoader or (X, y)")
         self._require_no_batches()
-        with _asked_of_trace():
+        with asked_of_trace():
             found = evaluate_torch(model, data, self._objective, **self._choices)
         self._remember(found.outputs, found.targets, found.head)
         self._choices["layer"] = found.layer or None  # later epochs need not look for it
@@ -184,12 +184,22 @@ class Trace:
         self._said.update(found.notes)
 
     def _remember(self, outputs: Tensor, targets: Tensor | None, head: str | None = None) -> None:
+        seen = known_by(outputs)  # first: the memory of the outputs may be taken over
         if targets is None:
             self._memory = self._memory.with_epoch(outputs, None, None)
-            return
-        with _asked_of_trace():
-            kind = self._memory.head or head or guess_head(outputs, targets, self._objective)
-        self._memory = self._memory.with_epoch(outputs, _checked(targets, outputs, kind), kind)
+        else:
+            with asked_of_trace():
+                kind = self._memory.head or head or guess_head(outputs, targets, self._objective)
+            self._memory = self._memory.with_epoch(outputs, checked(targets, outputs, kind), kind)
+        if seen == self._last:
+            warnings.warn(
+                f"trace: epoch {self.epochs} has the same outputs as the one before, to the last bit: an epoch that "
+                "was recorded twice, or a checkpoint that was passed twice, counts double in all means; record each "
+                "once",
+                NoshadowWarning,
+                stacklevel=4,
+            )
+        self._last = seen
 
     def _require_no_batches(self) -> None:
         if self._epoch is not None:
@@ -267,16 +277,7 @@ class Trace:
         >>> noshadow.Trace.from_losses([[2.0, 1.0], [1.0, 0.5]]).mean_loss.tolist()
         [1.5, 0.75]
         """
-        all_losses = AllLosses(losses)
-        outputs, epochs = None, len(all_losses.values)
-        if mean_outputs is not None:
-            mean = as_floats(mean_outputs, "mean_outputs").cpu()
-            if mean.ndim != 2 or len(mean) != all_losses.n:
-                raise InputError(
-                    f"mean_outputs: expected shape ({all_losses.n}, m), a row per record, got {tuple(mean.shape)}"
-                )
-            outputs = replace(RunningMean.of(mean), count=epochs)
-        return cls()._with(Memory(epochs, outputs, all_losses))
+        return cls()._with(memory_of_losses(losses, mean_outputs))
 
     @classmethod
     def from_outputs(
@@ -309,27 +310,15 @@ class Trace:
         >>> trace.epochs, trace.mean_outputs.tolist()
         (2, [[1.0], [2.0]])
         """
-        values = as_floats(outputs, "outputs")
-        if values.ndim != 3 or 0 in values.shape:
-            hint = "; for one output per record pass outputs[..., None], for one epoch outputs[None]"
-            raise InputError(
-                f"outputs: expected shape (epochs, n, m), got {tuple(values.shape)}{hint if values.ndim == 2 else ''}"
-            )
         if (targets is None) != (head is None):
             raise InputError("targets, head: give both or neither: a loss needs both")
-        for epoch, one in enumerate(values):
-            require_finite(
-                one.to(torch.float32), f"outputs[{epoch}]", "leave out the epochs in which training diverged"
-            )
-        mean = RunningMean.of(values[0])
-        for one in values[1:]:
-            mean = mean.with_term(one)
+        values = read_epochs(outputs)
         trace = cls(head, label_smoothing=label_smoothing)
-        trace._memory = replace(trace._memory, epochs=len(values), outputs=mean)
+        trace._memory = replace(trace._memory, epochs=len(values), outputs=mean_of_epochs(values))
         trace._unread = values
         if head is None:
             return trace
-        return trace._with_losses(_checked(as_tensor(targets, "targets"), values[0], head), head)
+        return trace._with_losses(checked(as_tensor(targets, "targets"), values[0], head), head)
 
     @classmethod
     def from_checkpoints(cls, model: nn.Module, state_dicts: Iterable[Any], data: Any, **options: Any) -> Trace:
@@ -406,7 +395,7 @@ class Trace:
                 f"label_smoothing: {smoothing:g}, but the losses of the trace were taken with "
                 f"{memory.label_smoothing:g}; leave it out"
             )
-        self._memory, self._epoch = memory, None
+        self._memory, self._epoch, self._last = memory, None, None
 
     @classmethod
     def of(cls, value: Any, layer: LastLayer) -> Trace:
@@ -444,19 +433,3 @@ class Trace:
         shape = "" if self.n is None else f", {self.n} records"
         known = [name for name in ("mean_outputs", "losses") if getattr(self, name) is not None]
         return f"Trace({self.epochs} epochs{shape}{''.join(f', {name}' for name in known)})"
-
-
-@contextmanager
-def _asked_of_trace() -> Iterator[None]:
-    """A head that cannot be told is asked for where a trace takes it: when it is made."""
-    try:
-        yield
-    except InputError as error:
-        if not str(error).startswith("head: it cannot be told"):
-            raise
-        raise InputError(f"{error}; a trace takes it when it is made: Trace(head=…)") from None
-
-
-def _checked(targets: Tensor, outputs: Tensor, head: str) -> Tensor:
-    """The targets in the form that the head of those outputs works with."""
-    return check_targets(make_head(head, outputs.shape[1]), targets, len(outputs), outputs.shape[1], "outputs")

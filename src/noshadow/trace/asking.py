@@ -1,0 +1,36 @@
+"""What a trace asks of an epoch before it takes it: its head, its targets, and whether it is the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from noshadow.errors import InputError
+from noshadow.heads import make_head
+from noshadow.heads.targets import check_targets
+
+__all__ = ["asked_of_trace", "checked", "known_by"]
+
+
+@contextmanager
+def asked_of_trace() -> Iterator[None]:
+    """A head that cannot be told is asked for where a trace takes it: when it is made."""
+    try:
+        yield
+    except InputError as error:
+        if not str(error).startswith("head: it cannot be told"):
+            raise
+        raise InputError(f"{error}; a trace takes it when it is made: Trace(head=…)") from None
+
+
+def known_by(outputs: Tensor) -> tuple[float, float]:
+    """Two numbers by which the same outputs are known again: no other epoch of training has both."""
+    return float(outputs.sum(dtype=torch.float64)), float(torch.linalg.vector_norm(outputs, dtype=torch.float64))
+
+
+def checked(targets: Tensor, outputs: Tensor, head: str) -> Tensor:
+    """The targets in the form that the head of those outputs works with."""
+    return check_targets(make_head(head, outputs.shape[1]), targets, len(outputs), outputs.shape[1], "outputs")

@@ -337,3 +337,19 @@ def test_a_rerun_of_a_head_without_rates_is_refused_by_its_own_name(head, words)
     first, second = (LastLayer(x, x @ generator.normal(size=(4, 3)), y, head=head) for _ in "ab")
     with pytest.raises(InputError, match=words):
         noshadow.audit(first, rerun=second)
+
+
+@pytest.mark.parametrize(("noise", "said"), [(0.1, True), (60.0, False)])
+def test_two_runs_that_chance_may_have_set_apart_are_left_alone(noise, said):
+    """Members are moved by 0.8 of 2 in both; but where single records are thrown about by 60, that is no difference."""
+    members, others, first, second = seen_twice(0, 0.8, -0.5)
+    thrown = np.random.default_rng(3).normal(size=members.n)
+    thrown = torch.tensor(noise * (thrown - thrown.mean()))[:, None]
+    thrown -= thrown.median()  # mean and median both stay where they were, but for little
+    again = LastLayer(
+        first.features, first.outputs + thrown * (2 * first.targets[:, None] - 1), first.targets, "logistic"
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", NoshadowWarning)
+        _note_other_fit(members, others, again, second)
+    assert any("than the model does" in str(one.message) for one in caught) == said

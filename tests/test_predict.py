@@ -14,6 +14,7 @@ from noshadow.attacks.gaussians import best_accuracy, best_tpr
 from noshadow.diagnostics import concerns
 from noshadow.heads import make_head
 from noshadow.predict import FPR, Calibration, HeldOut, calibrate, match_scale, spreads_of
+from noshadow.rating import learned_features
 from noshadow.scoring import score_with_diagnostics
 from noshadow.squared_law import calibrate_law
 
@@ -571,3 +572,16 @@ def test_what_other_data_adds_is_in_units_of_the_held_out_spread():
     derived = spreads_of(make_head("logistic", 1), losses[0], held, None, "rerun")
     assert derived.source == "gap"
     assert derived.spread_out**2 == pytest.approx(variance / 2.0)
+
+
+@pytest.mark.parametrize(("errors", "learned"), [(0.0, False), (2.5, False), (-2.5, False), (4.0, True), (-4.0, True)])
+def test_trained_features_are_those_whose_gap_is_more_than_three_standard_errors_from_the_shift(errors, learned):
+    generator = np.random.default_rng(5)
+    margin, y = generator.normal(2.0, 1.0, 400), generator.integers(0, 2, 400)
+    layer = LastLayer(generator.normal(size=(400, 2)), margin * (2 * y - 1), y, "logistic")
+    others = generator.normal(1.5, 2.0, 100)
+    labels = generator.integers(0, 2, 100)
+    error = np.sqrt(margin.var() / 400 + others.var() / 100)
+    shift = margin.mean() - others.mean() - errors * error
+    values = {"signal_shift": np.full(400, shift)}
+    assert learned_features(layer, values, (others * (2 * labels - 1), labels)) == learned

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from statsmodels.api import OLS
 
 from noshadow import LastLayer, score
 from noshadow.heads import make_head
 from noshadow.predict import HeldOut
 from noshadow.scoring import score_with_diagnostics
-from noshadow.squared_law import calibrate_law, rates_of_law
+from noshadow.squared_law import calibrate_law, converged_law, rates_of_law
 
 
 def test_the_law_of_squared_error_against_draws():
@@ -127,3 +128,36 @@ def test_runs_that_differ_by_more_than_the_loss_leave_errors_of_some_size():
     found, rates = calibrate_law(make_head("squared", 1), leverage, error, loss, held, (2.0, 2.0))
     assert found.error_scale**2 * np.mean(error**2) == pytest.approx(0.05 * 1.5)
     assert np.isfinite(rates.accuracy).all()
+
+
+@pytest.mark.parametrize("columns", [5, 60])
+def test_without_a_sandwich_the_noise_is_that_of_the_degrees_of_freedom_that_are_left(columns):
+    """Against statsmodels' estimate of the variance: σ_out² = ½ σ̂² h/(1 − h)."""
+    generator = np.random.default_rng(3)
+    x = generator.normal(size=(120, columns))
+    fit = OLS(x.sum(1) + generator.normal(size=120), x).fit()
+    layer = LastLayer(x, fit.fittedvalues, fit.model.endog, "squared", bias=False)
+    known = score(layer, ["leverage", "loss", "influence"])
+    h = fit.get_influence().hat_matrix_diag
+    # H = 2 XᵀX: the variance of the prediction per unit of information is h/2, and each gradient is twice the residual
+    scores = {"leverage": h, "loss": known["loss"].to_numpy(), "signal_variance": h / 2.0}
+    found, _ = converged_law(float(known["influence"].sum()), scores)
+    wanted = np.sqrt(0.5 * fit.mse_resid * h / (1.0 - h))
+    assert found.spread_out == pytest.approx(wanted.mean(), rel=0.06)  # noise at the records' own leverages
+    if columns == 60:
+        assert found.spread_out > 1.2 * np.sqrt(np.mean(fit.resid**2)) * np.sqrt(0.5 * h / (1.0 - h)).mean()
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-200, 1e-12, 1e-7])
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e9])
+def test_a_record_that_nothing_moves_is_a_coin(size, unit):
+    """Without a constant and with next to no feature it has neither leverage nor spread: it was rated certain."""
+    generator = np.random.default_rng(4)
+    x = generator.normal(size=(80, 3))
+    x[7] *= size
+    fit = OLS(unit * (x.sum(1) + generator.normal(size=80)), x).fit()
+    layer = LastLayer(x, fit.fittedvalues, fit.model.endog, "squared", bias=False)
+    rates = score(layer)[["attack_power", "attack_accuracy", "attack_tpr"]]
+    assert np.isfinite(rates.to_numpy()).all()
+    np.testing.assert_allclose(rates.iloc[7], [0.0, 0.5, 0.01], atol=1e-6)
+    assert rates["attack_accuracy"].drop(7).max() > 0.6

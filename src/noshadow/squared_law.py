@@ -43,8 +43,9 @@ if TYPE_CHECKING:
 
 __all__ = ["calibrate_law", "converged_law", "rates_of_law"]
 
-_MOST_LEVERAGE = 1.0 - 1e-8
+_LEAST_LEVERAGE, _MOST_LEVERAGE = 1e-12, 1.0 - 1e-8
 _LEAST_ERROR = 0.05  # share of the held-out loss that is error and not spread
+_LEAST_SPREAD = float(np.sqrt(np.finfo(np.float64).tiny))
 _WIDEST = 25.0  # |log c|
 
 
@@ -65,7 +66,7 @@ def calibrate_law(
     tau = found.spread_out * found.resampled
     if held_out is None:
         return found, rates_of_law(leverage, error, tau)
-    h = np.clip(leverage, 1e-12, _MOST_LEVERAGE)
+    h = np.clip(leverage, _LEAST_LEVERAGE, _MOST_LEVERAGE)
     odds = h / (1.0 - h)
     seed = found.spread_out if found.source != "gap" else 0.0
     usual = np.minimum(odds, 10.0 * np.quantile(odds, 0.99))  # one that decides its own fit shall not decide this
@@ -108,7 +109,6 @@ def converged_law(
         tau = np.sqrt(0.5 * information * len(leverage) / left * known["signal_variance"] / (1.0 - h))
     else:
         tau = spreads.outside
-    tau = np.maximum(tau, np.sqrt(np.finfo(np.float64).tiny))
     found = Calibration(float(np.mean((1.0 - h) * tau)), float(tau.mean()), source="converged")
     return found, rates_of_law(leverage, np.sqrt(known["loss"]), tau)
 
@@ -119,11 +119,15 @@ def rates_of_law(leverage: Floats, error: Floats, tau: Floats | float) -> Rates:
     leverage  (n,) h
     error     (n,) the size of the residual with the record in the fit; ε = error/(1 − h)
     tau       τ, of all records or of each
+
+    A record of no leverage moves nothing, its own fit included, and hardly varies itself: it is a coin, whatever is
+    left of τ by rounding. (d′ goes with √h: at the least leverage that counts it is a millionth.)
     """
     from noshadow import theory  # here: it is for this head alone
 
-    h = np.clip(leverage, 1e-12, _MOST_LEVERAGE)
+    h = np.clip(leverage, _LEAST_LEVERAGE, _MOST_LEVERAGE)
     a, epsilon = h / (1.0 - h), error / (1.0 - h)
+    tau = np.where(leverage < _LEAST_LEVERAGE, np.maximum(epsilon, 1.0), np.maximum(tau, _LEAST_SPREAD))
     place = {"n": 3, "p": 1}  # any n and p: what counts is a = h̄/(n − p) and τ = σ √a
     freedom = place["n"] - place["p"]
     law: dict[str, Any] = {"leverage": a * freedom, "error": epsilon, **place, "sigma": tau / np.sqrt(a)}

@@ -91,3 +91,17 @@ def test_values_of_which_float32_leaves_little_are_told_of(offset, said, targets
     (found, noted), (right, _) = scored(offset), scored(0.0)
     assert noted == said
     assert (abs(found.mean() / right.mean() - 1.0) > 0.02) == said  # what the note is for
+
+
+def test_values_far_from_0_in_single_precision_are_not_taken_for_another_run():
+    """At 10⁵ an output is rounded by up to 0.004, beside which residuals of 0.001 are nothing."""
+    generator = np.random.default_rng(2)
+    x, y = generator.normal(size=(100, 2)), 1e5 + generator.normal(size=100)
+    outputs = y + 1e-3 * generator.normal(size=(5, 100))
+    layer = LastLayer(x, outputs[-1], y, "squared")
+    mean = outputs.mean(0)[:, None].astype(np.float32)
+    losses = (outputs - y) ** 2
+    assert np.mean((mean[:, 0] - y) ** 2 > 1.2 * losses.mean(0)) > 0.3  # above what no run gives, by rounding alone
+    assert told(layer, losses, mean) == []
+    with pytest.raises(InputError, match="which no run gives"):
+        told(layer, losses, mean + 0.1)

@@ -158,6 +158,18 @@ def test_an_epoch_that_is_recorded_twice_is_told_of(way):
         run([first, second, first])
 
 
+def test_an_epoch_that_is_done_again_after_resuming_is_not_recorded_twice(tmp_path):
+    trace, data = Trace("softmax"), records()
+    trace.update(outputs=torch.zeros(N, M), targets=data.tensors[1])
+    path = trace.save(tmp_path / "trace.safetensors")
+    trace.update(network(), data)
+    trace.resume(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NoshadowWarning)
+        trace.update(network(), data)
+    assert trace.epochs == 2
+
+
 def test_autocast_around_a_training_step_changes_neither_the_trace_nor_the_gradients():
     """Weights that autocast casts without gradients must not be found in its cache by the step after."""
     data = records()

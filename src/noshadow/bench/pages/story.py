@@ -115,7 +115,7 @@ def _choices(results: Results) -> list[str]:
         "matters where little was memorised (iris, early stopping); where a network has memorised, all of the run is "
         "taken. Tried there too, and left: the geometric mean of the Newton and the influence score (better on "
         "heads with as many weights as records, worse on UCI Energy), leverages averaged with those of a rerun's "
-        "features (1.8 points better on average, a third pass), spreads that grow with the shift. **After looking** at "
+        "features (a little better, for a third pass), spreads that grow with the shift. **After looking** at "
         "twenty-six linear and logistic regressions against their refits: that the spread of a converged head is that "
         "of the sandwich, for classes its mean with what the curvature expects.",
         "",

@@ -321,13 +321,23 @@ def _options(
             digest.update(b"none" if held is None else held.cpu().contiguous().numpy().tobytes())
         remembered = digest.hexdigest()
     return {
-        "scores": names,
+        "scores": [_told(name) for name in names],
         "trace": remembered,
         "share of the run": share,
         "curvature": choice.name if curved(names) else None,
         "full_step": full_step,
         "noshadow version": __version__,
     }
+
+
+def _told(name: str) -> str:
+    """What a score is known by: its name, and for a registered one what its function does, which may change."""
+    function = SCORES[name].compute
+    if function is None or function.__module__ == SCORES[name].__class__.__module__:
+        return name
+    from noshadow.shadow.content import Content  # where a store is kept of one's own scores
+
+    return f"{name} {Content().digest(function)[:16]}"
 
 
 def _accuracy(

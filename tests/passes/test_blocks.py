@@ -20,6 +20,7 @@ from noshadow import InputError, LastLayer, Trace, audit, score
 from noshadow.curvature import build_curvature, dense
 from noshadow.passes import Blocks, summed
 from noshadow.passes.store import Store
+from noshadow.scores import SCORES, Score
 from noshadow.scoring import score_with_diagnostics
 from tests.sources.test_layers_on_disk import arrays, write
 
@@ -103,6 +104,22 @@ def test_blocks_score_as_one_go_does(tmp_path, head, ridge):
         assert getattr(same, name) == (pytest.approx(value, rel=1e-8) if isinstance(value, float) else value), name
     again = score(layer, store=tmp_path)
     pd.testing.assert_frame_equal(again, blocks, check_exact=True)
+
+
+def test_a_score_of_ones_own_that_has_changed_is_not_taken_from_the_store(tmp_path, monkeypatch):
+    layer = LastLayer(*arrays(), "softmax", 1.0)
+
+    def of(times):
+        return lambda known: times * known.leverages.leverage
+
+    def kept(times):
+        monkeypatch.setitem(SCORES, "mine", Score(of(times), frozenset({"curvature"}), default=False, per_output=True))
+        return score(layer, ["mine"], store=tmp_path)["mine"]
+
+    once = kept(1.0)
+    pd.testing.assert_series_equal(kept(1.0), once, check_exact=True)  # another function that does the same
+    with pytest.raises(InputError, match="is of a run with other scores; use another folder"):
+        kept(5.0)
 
 
 def test_traces_flags_and_the_full_step_go_through_blocks(tmp_path):

@@ -111,6 +111,39 @@ def test_shards_that_do_not_tell_their_order(tmp_path):
     write(tmp_path / "late" / "6", "parquet", *arrays())
     with pytest.raises(InputError, match=r"the first shard is number 5"):
         LastLayer.open(tmp_path / "late")
+    (tmp_path / "second").mkdir()
+    write(tmp_path / "second" / "2", "parquet", *arrays())
+    write(tmp_path / "second" / "3", "parquet", *arrays())
+    with pytest.raises(InputError, match=r"the first shard is number 2; those before it are missing"):
+        LastLayer.open(tmp_path / "second")
+
+
+def test_arrays_beside_shards_are_refused(tmp_path):
+    shards(tmp_path)
+    for name, values in zip(("features", "outputs", "targets"), arrays(n=5), strict=True):
+        np.save(tmp_path / f"{name}.npy", values)
+    with pytest.raises(InputError, match=r"holds both \.npy arrays and shards \(part-0\)"):
+        LastLayer.open(tmp_path)
+
+
+def test_shards_are_known_by_their_kind_in_capitals_too_and_folders_by_all_of_their_name(tmp_path):
+    first, second = (write(tmp_path / f"part-{k}", "safetensors", *arrays(seed=k)) for k in (0, 1))
+    second.rename(second.with_suffix(".SAFETENSORS"))
+    assert LastLayer.open(tmp_path).n == 120
+    for k in (0, 1, 2):
+        write(tmp_path / "dotted" / f"part.{k}", "npy", *arrays()) if k else (tmp_path / "dotted").mkdir()
+    assert LastLayer.open(tmp_path / "dotted").n == 120
+    assert first.exists()
+
+
+@pytest.mark.parametrize("name", ["sample_weights", "Sample_Weight", "sampleweight"])
+def test_an_array_that_is_nearly_named_as_weights_is_not_left_out(tmp_path, name):
+    folder = write(tmp_path / "layer", "npy", *arrays())
+    np.save(folder / "ids.npy", np.arange(60))
+    assert LastLayer.open(folder).n == 60
+    np.save(folder / f"{name}.npy", np.ones(60))
+    with pytest.raises(InputError, match=rf"{name}\.npy is not read; rename it to sample_weight\.npy"):
+        LastLayer.open(folder)
 
 
 @pytest.mark.parametrize("kind", ["npy", "safetensors", "parquet"])

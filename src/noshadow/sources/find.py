@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ __all__ = ["find_table", "numbered", "one_shard"]
 
 _ALL = (*NAMES, *OPTIONAL)
 _SUFFIXES = (".safetensors", ".parquet")
+_NEARLY = 0.8  # likeness of two names, of 1
 _REMEDY = "pass a list of the shards in their order"
 
 
@@ -29,8 +31,10 @@ def find_table(records: Any) -> Table:
         return records
     if _is_shard(records):
         path = records if isinstance(records, Mapping) else Path(records)
-        if isinstance(path, Path) and path.is_dir() and not _is_npy_folder(path):
-            return _joined([one_shard(shard) for shard in _shards_of(path)])
+        if isinstance(path, Path) and path.is_dir():
+            if not _is_npy_folder(path):
+                return _joined([one_shard(shard) for shard in _shards_of(path)])
+            _refuse_both(path)
         return one_shard(path)
     if isinstance(records, (list, tuple)) and records and all(map(_is_shard, records)):
         return _joined([one_shard(shard) for shard in records])
@@ -53,12 +57,13 @@ def one_shard(shard: Any) -> Table:
     if path.is_dir():
         if not _is_npy_folder(path):
             raise FileError(f"records: {path} has no features.npy, outputs.npy and targets.npy in it")
+        _refuse_misnamed(path)
         return npy_table({name: path / f"{name}.npy" for name in _ALL if (path / f"{name}.npy").exists()}, str(path))
     if not path.exists():
         raise FileError(f"records: {path} does not exist")
-    if path.suffix == ".safetensors":
+    if path.suffix.lower() == ".safetensors":
         return tensors_table(path, _ALL)
-    if path.suffix == ".parquet":
+    if path.suffix.lower() == ".parquet":
         return ParquetTable(path, _ALL)
     raise InputError(
         f"records: {path} must be a .safetensors or .parquet file, or a folder with features.npy, outputs.npy and "
@@ -71,7 +76,7 @@ def numbered(names: list[str], where: str) -> list[str]:
     ``00001-of-00008`` with seven others."""
     found: dict[int, str] = {}
     for name in names:
-        numbers = re.findall(r"\d+", Path(name).stem)
+        numbers = re.findall(r"\d+", _without_suffix(name))
         if not numbers:
             raise FileError(f"records: {where}: {name} has no number in its name; {_REMEDY}")
         total = re.search(r"(\d+)-of-(\d+)", name)
@@ -102,7 +107,7 @@ def _is_npy_folder(path: Path) -> bool:
 
 def _shards_of(folder: Path) -> list[Path]:
     entries = [one for one in folder.iterdir() if not one.name.startswith(".")]
-    shards = [one for one in entries if one.suffix in _SUFFIXES or (one.is_dir() and _is_npy_folder(one))]
+    shards = [one for one in entries if _holds_records(one)]
     if not shards:
         raise FileError(
             f"records: {folder} holds no shards: neither .safetensors nor .parquet files, nor features.npy, "
@@ -112,6 +117,36 @@ def _shards_of(folder: Path) -> list[Path]:
     if len(shards) == 1 and "-of-" not in shards[0].name:
         return shards
     return [folder / name for name in numbered([one.name for one in shards], str(folder))]
+
+
+def _holds_records(path: Path) -> bool:
+    return path.suffix.lower() in _SUFFIXES or (path.is_dir() and _is_npy_folder(path))
+
+
+def _without_suffix(name: str) -> str:
+    """The name of a file without its kind; of a folder, ``part.0``, all of it."""
+    path = Path(name)
+    return path.stem if path.suffix.lower() in _SUFFIXES else name
+
+
+def _refuse_both(folder: Path) -> None:
+    """Arrays beside shards: whichever were taken, the records of the others would be left out."""
+    shards = sorted(one.name for one in folder.iterdir() if not one.name.startswith(".") and _holds_records(one))
+    if shards:
+        raise FileError(
+            f"records: {folder} holds both .npy arrays and shards ({shards[0]}); pass the folder of the arrays alone, "
+            "or a list of the shards in their order"
+        )
+
+
+def _refuse_misnamed(folder: Path) -> None:
+    """An array whose name is nearly one that is looked for would be left out: weights, and the layer unweighted."""
+    for path in sorted(folder.glob("*.npy")):
+        meant = get_close_matches(path.stem.lower(), _ALL, 1, _NEARLY)
+        if meant and path.stem not in _ALL and not (folder / f"{meant[0]}.npy").exists():
+            raise FileError(
+                f"records: {path} is not read; rename it to {meant[0]}.npy if it is that array, or move it elsewhere"
+            )
 
 
 def _refuse_unfinished(folder: Path, entries: list[Path], shards: list[Path]) -> None:

@@ -13,7 +13,7 @@ from noshadow import InputError, LastLayer, Trace, attacks, score
 from noshadow.attacks.gaussians import best_accuracy, best_tpr
 from noshadow.diagnostics import concerns
 from noshadow.heads import make_head
-from noshadow.predict import FPR, Calibration, HeldOut, calibrate, match_scale, spreads_of
+from noshadow.predict import FPR, Calibration, HeldOut, calibrate, converged_rates, match_scale, spreads_of
 from noshadow.rating import learned_features
 from noshadow.scoring import score_with_diagnostics
 from noshadow.squared_law import calibrate_law
@@ -585,3 +585,29 @@ def test_trained_features_are_those_whose_gap_is_more_than_three_standard_errors
     shift = margin.mean() - others.mean() - errors * error
     values = {"signal_shift": np.full(400, shift)}
     assert learned_features(layer, values, (others * (2 * labels - 1), labels)) == learned
+
+
+def test_records_of_no_exposure_do_not_make_coins_of_the_others():
+    """More than 99 % of the members are saturated: the quantile of all exposures is 0."""
+    generator = np.random.default_rng(6)
+    exposure, members = np.zeros(1000), np.full(1000, 50.0)
+    exposure[:9], members[:9] = generator.uniform(0.1, 0.3, 9), 0.5
+    held_out = np.logaddexp(0.0, -generator.normal(2.0, 3.0, 200)) * 0.1
+    few = match_scale(exposure, members, held_out)
+    assert few > 0.0
+    lost = np.logaddexp(0.0, -(members - few * np.sqrt(exposure))).mean()
+    assert lost == pytest.approx(held_out.mean(), rel=1e-6)
+    exploded = exposure.copy()
+    exploded[9:400], members[9:400] = 0.2, 3.0
+    usual = match_scale(exploded, members, held_out)
+    exploded[0] = 1e12  # one that explodes does not decide the scale of all
+    assert match_scale(exploded, members, held_out) == pytest.approx(usual, rel=0.2)
+
+
+def test_power_is_of_either_side():
+    """Of smoothed labels φ may be lower with the record: it tells as much as if it were higher."""
+    ones = np.ones(2)
+    known = {"influence": 0.1 * ones, "newton": 0.1 * ones, "leverage": 0.1 * ones, "signal_variance": ones}
+    _, rates = converged_rates(0.2, known | {"signal_shift": np.array([0.7, -0.7])})
+    assert rates.power[0] == rates.power[1] > 0
+    assert rates.accuracy[0] == pytest.approx(rates.accuracy[1])

@@ -269,9 +269,13 @@ def match_scale(exposure: Floats, members: Floats, held_out: Floats) -> float:
 
 
 def _usual_root(exposure: Floats) -> Floats:
-    """√E, (n,); one record that explodes shall not decide the scale of all."""
+    """√E, (n,); one record that explodes shall not decide the scale of all.
+
+    Records of no exposure at all, which saturated outputs have, say nothing of what is usual.
+    """
     root: Floats = np.sqrt(np.maximum(exposure, 0.0))
-    return np.minimum(root, 10.0 * float(np.quantile(root, 0.99)))
+    some = root[root > 0]
+    return np.minimum(root, 10.0 * float(np.quantile(some, 0.99))) if len(some) else root
 
 
 def _contraction(shift: Floats, ratio: float) -> float:
@@ -385,7 +389,7 @@ def converged_rates(
     still = outside <= 0  # a record that nothing moves is not moved by its own absence either
     inside, outside = np.where(still, 1.0, inside), np.where(still, 1.0, outside)
     inside = np.maximum(inside, _FIRMEST * outside)
-    power = shift / np.sqrt((inside**2 + outside**2) / 2.0)
+    power = np.abs(shift) / np.sqrt((inside**2 + outside**2) / 2.0)  # smoothed labels pull φ back: that tells, too
     rates = Rates(power, best_accuracy(shift, inside, outside), partial(best_tpr, shift, inside, outside, FPR))
     found = Calibration(float(inside.mean()), float(outside.mean()), source="converged", jackknife=jackknife)
     return found, rates

@@ -94,6 +94,7 @@ class Trace:
         self._unread: Tensor | None = None
         self._said: set[str] = set()
         self._last: tuple[float, float] | None = None
+        self._repeated = False
 
     def update(
         self, model: Any = None, data: Any = None, *, outputs: Any = None, targets: Any = None, rows: Any = None
@@ -191,7 +192,8 @@ class Trace:
             with asked_of_trace():
                 kind = self._memory.head or head or guess_head(outputs, targets, self._objective)
             self._memory = self._memory.with_epoch(outputs, checked(targets, outputs, kind), kind)
-        if seen == self._last:
+        again, self._repeated = self._repeated, seen == self._last
+        if self._repeated and not again:  # of many in a row the first is told of
             warnings.warn(
                 f"trace: epoch {self.epochs} has the same outputs as the one before, to the last bit: an epoch that "
                 "was recorded twice, or a checkpoint that was passed twice, counts double in all means; record each "
@@ -395,7 +397,7 @@ class Trace:
                 f"label_smoothing: {smoothing:g}, but the losses of the trace were taken with "
                 f"{memory.label_smoothing:g}; leave it out"
             )
-        self._memory, self._epoch, self._last = memory, None, None
+        self._memory, self._epoch, self._last, self._repeated = memory, None, None, False
 
     @classmethod
     def of(cls, value: Any, layer: LastLayer) -> Trace:

@@ -11,7 +11,16 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from noshadow.bench.pages import beside_paper, draw_setting, fill_readme, markdown, one_setting, overview, write_pages
+from noshadow.bench.pages import (
+    beside_paper,
+    draw_setting,
+    fill_readme,
+    markdown,
+    one_setting,
+    overview,
+    story,
+    write_pages,
+)
 from noshadow.bench.pages.beside_paper import Pair, pairs, reasons
 from noshadow.bench.pages.section import figures_of, page_text
 from noshadow.bench.pages.write import END, START, setting_page
@@ -235,6 +244,26 @@ def test_what_the_run_adds_is_told_with_its_interval(tmp_path):
     assert tmp_path / "toy-net-budget.svg" in made
     with pytest.raises(InputError, match="2 numbers for 3"):
         replace(budget, alone=(None, 0.25))
+
+
+@pytest.mark.parametrize(
+    ("found", "halvings", "counts"),
+    [
+        ((0.70, 0.74), (0.75, 0.75), (1, 1)),  # 0.72 ± 0.02, two of which reach 0.75
+        ((0.70, 0.72), (0.75, 0.75), (0, 0)),  # 0.71 ± 0.01
+        ((0.70, 0.72), (0.73, 0.77), (0, 1)),  # the ceiling has an error too: of ± 0.028
+        ((0.80, 0.80), (0.73, 0.77), (1, 1)),
+    ],
+)
+def test_a_ceiling_is_reached_within_two_standard_errors(found, halvings, counts):
+    result = with_row(toy_result(), "exposure", score_result(found))
+    again = ceiling()
+    again = replace(again, metrics=again.metrics | {HEADLINE: Summary(np.array(halvings))})
+    lira = replace(result.lira, ceiling=again)
+    text = page_text(story.SECTIONS, [replace(result, attacks=result.attacks | {"lira": lira})], str)
+    strict, with_its_own = counts
+    assert f"within two standard errors of it, in {strict} of 1; in {with_its_own} where" in text
+    assert ("where half of LiRA's models find 75.0" in text) == (not strict)
 
 
 def test_durations_and_figures():

@@ -46,7 +46,8 @@ def _verdict(results: Results) -> list[str]:
     own = {result.setting: _values(result, "exposure") for result in rated}
     newton = {result.setting: _values(result, "newton") for result in rated}
     gains = [own[name].mean() - newton[name].mean() for name in own]
-    again = [_near_ceiling(result) for result in rated]
+    again = [_near_ceiling(result, ceiling_varies=False) for result in rated]
+    perhaps = [_near_ceiling(result, ceiling_varies=True) for result in rated]
     reruns = [result for result in rated if "exposure, rerun" in result.lira.scores]
     close = [abs(_rerun_difference(result)) <= WITHIN for result in reruns]
     off = [result.rates.error.mean for result in results if result.rates is not None]
@@ -55,7 +56,8 @@ def _verdict(results: Results) -> list[str]:
         f"- at or above `newton` in {sum(gain >= 0 for gain in gains)} {of} settings, by 5 points or more in "
         f"{sum(gain >= 0.05 for gain in gains)};",
         f"- at or above what LiRA finds again with half of its models, or within two standard errors of it, in "
-        f"{sum(again)} {of};",
+        f"{sum(again)} {of}; in {sum(perhaps)} where the error of that number itself, over halvings of the models, "
+        "counts too;",
         f"- with the trace of a rerun in place of the own one, within {100 * WITHIN:.0f} points in {sum(close)} of "
         f"{len(close)};",
         f"- predicted success rates off by at most {CALIBRATED} on average in {sum(o <= CALIBRATED for o in off)} of "
@@ -67,11 +69,14 @@ def _values(result: Result, score: str) -> NDArray[np.float64]:
     return result.lira.scores[score].metrics[HEADLINE].values
 
 
-def _near_ceiling(result: Result) -> bool:
-    """Whether the exposure is at the attack's own half-model recall, or within two standard errors below it."""
-    values = _values(result, "exposure")
+def _near_ceiling(result: Result, ceiling_varies: bool) -> bool:
+    """Whether the exposure is at the attack's own half-model recall, or within two standard errors below it: those of
+    the exposure over targets and, where the ceiling varies too, of the ceiling over halvings."""
+    values, ceiling = _values(result, "exposure"), result.lira.ceiling.metrics[HEADLINE]
     error = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-    return bool(values.mean() + 2.0 * error >= result.lira.ceiling.metrics[HEADLINE].mean)
+    if ceiling_varies:  # its halvings are of the same models: their mean varies about as one of them does
+        error = math.hypot(error, ceiling.std)
+    return bool(values.mean() + 2.0 * error >= ceiling.mean)
 
 
 def _rerun_difference(result: Result) -> float:
@@ -139,7 +144,7 @@ def _failures(results: Results) -> list[str]:
             said.append(f"`{first}` finds {100 * ahead[first]:.1f} % where `exposure` finds {100 * mine:.1f}")
         if result.rates is not None and result.rates.error.mean > CALIBRATED:
             said.append(f"the predicted rates are off by {result.rates.error.mean:.3f}")
-        if not _near_ceiling(result):
+        if not _near_ceiling(result, ceiling_varies=False):
             again = result.lira.ceiling.metrics[HEADLINE].mean
             said.append(f"`exposure` finds {100 * mine:.1f} % where half of LiRA's models find {100 * again:.1f}")
         if said:

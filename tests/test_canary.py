@@ -174,6 +174,9 @@ def test_class_weights_are_those_of_the_new_labels():
     [
         ({"k": 0}, "k: expected 1 … 40, the number of candidates, got 0"),
         ({"k": 41}, "k: expected 1 … 40"),
+        ({"k": 2.5}, "k: expected 1 … 40, the number of candidates, got 2.5"),
+        ({"k": True}, "k: expected 1 … 40, the number of candidates, got True"),
+        ({"k": None}, "k: expected 1 … 40, the number of candidates, got None"),
         ({"labels": "any"}, "labels: 'any' is not one of"),
         ({"labels": "given", "candidates": None}, "candidates: needed for labels='given'"),
         ({"memory": 1e-6}, "memory: the exact Hessian"),

@@ -231,3 +231,26 @@ def test_what_does_not_fit_is_refused(arguments, message):
     arguments = arguments | {"candidates": changed[given] if isinstance(given, str) else given}
     with pytest.raises(InputError, match=message):
         score(layer, **arguments)
+
+
+@pytest.mark.parametrize("q", [1, 2])
+def test_fewer_records_than_columns(q):
+    """Candidates have directions of their own, beside the span of the training records."""
+    rng = np.random.default_rng(3)
+    n, p, k, alpha = 12, 30, 5, 0.4
+    x, y = rng.normal(size=(n + k, p)), rng.normal(size=(n + k, q))
+    design = with_constant(x)
+    theta = ridge_fit(design[:n], y[:n], np.full(p + 1, alpha), np.ones(n))
+    layer, others = (
+        LastLayer(x[rows], design[rows] @ theta, y[rows], "squared", 2.0 * alpha) for rows in (slice(n), slice(n, None))
+    )
+    got = score(layer, ["leave_one_out", "leverage"], candidates=others)
+    for place in range(k):
+        rows = [*range(n), n + place]
+        fit = ridge_fit(design[rows], y[rows], np.full(p + 1, alpha), np.ones(n + 1))
+        before, after = (((y - design @ one)[n + place] ** 2).sum() for one in (theta, fit))
+        inverse = np.linalg.inv(design[rows].T @ design[rows] + alpha * np.eye(p + 1))
+        leverage = design[n + place] @ inverse @ design[n + place]
+        np.testing.assert_allclose(got.iloc[place], [before - after, leverage], rtol=1e-9)
+    with pytest.raises(InputError, match="candidates: they are seen through the exact Hessian"):
+        score(layer, candidates=others, memory=2e-5)

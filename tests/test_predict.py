@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import integrate, optimize, stats
@@ -611,3 +612,34 @@ def test_power_is_of_either_side():
     _, rates = converged_rates(0.2, known | {"signal_shift": np.array([0.7, -0.7])})
     assert rates.power[0] == rates.power[1] > 0
     assert rates.accuracy[0] == pytest.approx(rates.accuracy[1])
+
+
+@pytest.mark.parametrize("spread", ["12", b"ab", {0.5, 0.1}, {0.1: 1.0, 0.5: 2.0}])
+def test_spreads_without_an_order_are_refused(run, spread):
+    """A set gives its numbers in any order, a text its digits."""
+    with pytest.raises(InputError, match=r"^spread: expected two numbers, of members and of held-out records"):
+        score(run[0], spread=spread, gap=1.0)
+
+
+@pytest.mark.parametrize("spread", [(1e-300, 1e-300), (1.0, 1e300)])
+def test_spreads_whose_squares_are_no_numbers_are_refused(run, spread):
+    with pytest.raises(InputError, match=r"^spread: expected two positive numbers, whose squares are numbers too"):
+        score(run[0], spread=spread, gap=1.0)
+
+
+def test_a_spread_of_nothing_is_refused():
+    with pytest.raises(InputError, match=r"^outputs: there are no rows"):
+        noshadow.spread(np.zeros((0, 3)), np.zeros((0, 3)), np.zeros(0, int), "softmax")
+
+
+def test_frames_in_another_order_have_no_spread_and_are_not_held_out(run):
+    generator = np.random.default_rng(5)
+    z = pd.DataFrame(generator.normal(size=(40, 3)))
+    y = pd.Series(generator.integers(0, 3, 40))
+    again, moved = z + generator.normal(size=(40, 3)), np.roll(np.arange(40), 1)
+    with pytest.raises(InputError, match=r"^rerun_outputs: its index has the labels of outputs in another order"):
+        noshadow.spread(z, again.iloc[moved], y, "softmax")
+    with pytest.raises(InputError, match=r"^targets: its index has the labels of outputs in another order"):
+        noshadow.spread(z, again, y.iloc[moved], "softmax")
+    with pytest.raises(InputError, match=r"^held_out\[1\]: its index has the labels of held_out\[0\] in another order"):
+        score(run[0], held_out=(z, y.iloc[moved]))

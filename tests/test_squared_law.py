@@ -161,3 +161,29 @@ def test_a_record_that_nothing_moves_is_a_coin(size, unit):
     assert np.isfinite(rates.to_numpy()).all()
     np.testing.assert_allclose(rates.iloc[7], [0.0, 0.5, 0.01], atol=1e-6)
     assert rates["attack_accuracy"].drop(7).max() > 0.6
+
+
+@pytest.mark.parametrize("spreads", [None, (0.3, 0.4)])
+def test_the_two_mean_losses_that_are_seen_are_those_of_the_law(spreads):
+    """c and k by bisection of their definitions; without a rerun all of the spread goes with the odds."""
+    leverage, error, loss, held = _members()
+    found, rates = calibrate_law(make_head("squared", 1), leverage, error, loss, held, spreads)
+    odds, inside, outside = leverage / (1.0 - leverage), loss.mean(), held.loss.mean()
+    variance = (outside - inside) / 2.0 / 2.0 * odds / odds.mean() + (0.0 if spreads is None else spreads[1] ** 2)
+    size = np.sqrt((outside - variance.mean()) / np.mean(error**2))
+    without = (size * error) ** 2 + variance
+
+    def members_lose(scale):
+        return np.mean((1.0 - scale * odds / (1.0 + scale * odds)) ** 2 * without)
+
+    low, high = 0.0, 1e6
+    for _ in range(200):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if members_lose(middle) > inside else (low, middle)
+    assert members_lose(low) == pytest.approx(inside)
+    assert (found.scale, found.error_scale) == pytest.approx((low, size), rel=1e-6)
+    own = low * odds / (1.0 + low * odds)
+    wanted = rates_of_law(own, (1.0 - own) * size * error, np.sqrt(variance))
+    np.testing.assert_allclose(rates.accuracy, wanted.accuracy, rtol=1e-6)
+    np.testing.assert_allclose(rates.power, wanted.power, rtol=1e-6)
+    assert found.gap == pytest.approx(np.sqrt(outside) - np.sqrt(inside))  # in units of the target

@@ -132,7 +132,7 @@ def canaries(
         raise InputError("candidates: needed for labels='given'; a copy of a training record under its own label hides")
     source = layer if candidates is None else candidates
     require_alike(layer, source)
-    if not 1 <= k <= source.n:
+    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 1 <= k <= source.n:
         raise InputError(f"k: expected 1 … {source.n}, the number of candidates, got {k!r}")
     if labels == "least_likely" and not layer.kind.classifies:
         raise InputError("labels: 'least_likely' needs classes, a squared-error head has none; pass labels='given'")

@@ -37,10 +37,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from noshadow.curvature import Leverages, Removal, build_curvature
+from noshadow.curvature import CURVATURES, Curvature, Leverages, Removal, Size, choose
 from noshadow.errors import InputError
 from noshadow.layer import LastLayer
-from noshadow.progress import Progress, progress_bar
+from noshadow.memory import working_memory
+from noshadow.progress import Advance, Progress, progress_bar
 from noshadow.records import Records
 from noshadow.scores import SCORES, Known, applicable, resolve
 
@@ -145,14 +146,27 @@ def added(hessian: Sees, records: Records) -> Added:
     return Added(own, d, bare)
 
 
+def _curvature(layer: LastLayer, name: str, memory: float | None, advance: Advance) -> Curvature:
+    """Of all columns, whatever the number of records: the n-sided form has no place for what a candidate is beside
+    their span."""
+    choice = choose(name, Size.of(layer), memory)
+    if choice.name != "dense" or CURVATURES["dense"].memory(Size.of(layer)) <= working_memory(memory):
+        return CURVATURES[choice.name].build(layer, working_memory(memory), advance)
+    raise _too_large()
+
+
 def require_exact(hessian: Any) -> Sees:
     """A curvature that can look at other records than the layer's."""
     if not isinstance(hessian, Sees):
-        raise InputError(
-            "candidates: they are seen through the exact Hessian of the layer, which does not fit into memory; pass a "
-            "larger memory=, or reduce the features (e.g. PCA) or the number of classes"
-        )
+        raise _too_large()
     return hessian
+
+
+def _too_large() -> InputError:
+    return InputError(
+        "candidates: they are seen through the exact Hessian of the layer, which does not fit into memory; pass a "
+        "larger memory=, or reduce the features (e.g. PCA) or the number of classes"
+    )
 
 
 def _moved(records: Records, shift: Tensor) -> Records:
@@ -190,7 +204,7 @@ def score_candidates(
     require_alike(layer, candidates)
     names = _resolve(layer, scores)
     with progress_bar("Scoring candidates", 2 * layer.n + candidates.n, progress) as advance:
-        hessian = require_exact(build_curvature(layer, curvature, memory, advance))
+        hessian = require_exact(_curvature(layer, curvature, memory, advance))
         columns = {name: torch.empty(candidates.n, dtype=torch.float64) for name in names}
         for records in candidate_chunks(candidates):
             member = added(hessian, records)

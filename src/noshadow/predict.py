@@ -65,6 +65,7 @@ from noshadow.attacks.gaussians import best_accuracy, best_tpr
 from noshadow.errors import InputError
 from noshadow.heads import Head, make_head
 from noshadow.heads.targets import check_targets
+from noshadow.sources.rows import require_same_order
 from noshadow.tensors import as_floats, as_tensor
 
 if TYPE_CHECKING:
@@ -227,6 +228,8 @@ def spread(outputs: Any, rerun_outputs: Any, targets: Any, head: str) -> float:
     >>> noshadow.spread([[2.0], [1.0]], [[2.2], [0.8]], [1, 1], "logistic").__round__(4)
     0.1414
     """
+    require_same_order(outputs, rerun_outputs, "outputs", "rerun_outputs")
+    require_same_order(outputs, targets, "outputs", "targets")
     first = as_floats(outputs, "outputs")
     second = as_floats(rerun_outputs, "rerun_outputs")
     if first.shape != second.shape:
@@ -234,6 +237,8 @@ def spread(outputs: Any, rerun_outputs: Any, targets: Any, head: str) -> float:
             f"rerun_outputs: expected shape {tuple(first.shape)}, that of outputs, got {tuple(second.shape)}; both "
             "are of the same records in the same order"
         )
+    if not first.numel():
+        raise InputError("outputs: there are no rows")
     kind = make_head(head, 1 if first.ndim == 1 else first.shape[-1])
     if not kind.signals:
         raise InputError("head: a multi-label head has no single attack statistic; take one label at a time")

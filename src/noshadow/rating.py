@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from noshadow.layer import LastLayer
 from noshadow.predict import Calibration, HeldOut, Rates, Source, calibrate, converged_rates, plain_loss
 from noshadow.run import Run
 from noshadow.sandwich import Spreads
+from noshadow.sources.rows import require_same_order
 from noshadow.squared_law import calibrate_law, converged_law
 from noshadow.tensors import as_floats, as_tensor
 
@@ -38,6 +40,7 @@ _CHUNK = 65_536  # records at a time
 # what rates are made of
 OF_CALIBRATED = ("exposure", "leverage", "loss")
 OF_CONVERGED = ("leverage", "loss", "influence", "newton", "signal_shift", "signal_variance")
+_SMALLEST = 1e-100  # spread
 _CONVERGED = 0.1  # leftover gradients, in those of a typical record
 WHAT_RATES_NEED = (
     "records that the model was not trained on, as held_out=, or the spread of the attack's statistic over "
@@ -61,11 +64,13 @@ def read_spreads(spread: Any, gap: Any, held_out: Any) -> tuple[float, float] | 
             raise InputError("gap: it scales the predicted rates, which need spread= too")
         return None
     try:
+        if isinstance(spread, (str, bytes, Mapping, Set)):  # which have no order, or are no numbers
+            raise TypeError
         inside, outside = (float(value) for value in spread)
     except (TypeError, ValueError):
         raise InputError(f"spread: expected two numbers, of members and of held-out records, got {spread!r}") from None
-    if not (0 < inside < math.inf and 0 < outside < math.inf):
-        raise InputError(f"spread: expected two positive numbers, got {spread!r}")
+    if not all(_SMALLEST < value < 1.0 / _SMALLEST for value in (inside, outside)):
+        raise InputError(f"spread: expected two positive numbers, whose squares are numbers too, got {spread!r}")
     return inside, outside
 
 
@@ -183,4 +188,6 @@ def _pair(held_out: Any) -> tuple[Any, Any]:
         return held_out.outputs, held_out.targets
     if not (isinstance(held_out, (tuple, list)) and len(held_out) == 2):
         raise InputError("held_out: expected (outputs, targets) of records that the model was not trained on")
-    return held_out[0], held_out[1]
+    outputs, targets = held_out
+    require_same_order(outputs, targets, "held_out[0]", "held_out[1]")
+    return outputs, targets

@@ -47,6 +47,7 @@ from noshadow.sandwich import Spreads, spreads_over_data
 from noshadow.scores import SCORES, resolve
 from noshadow.trace import Trace
 from noshadow.trace.binding import lone_epoch, rank_agreement
+from noshadow.trace.consistency import require_losses
 
 if TYPE_CHECKING:
     from noshadow.passes.ray_tasks import RayTasks
@@ -230,6 +231,8 @@ def score_with_diagnostics(
     wanted = [*(OF_CONVERGED if settled else ()), *(OF_CALIBRATED if stated else ())] if rated else []
     basis = [name for name in wanted if SCORES[name].obstacle(layer.kind) is None]
     computed = list(dict.fromkeys([name for name in names if name not in rated] + basis))
+    if remembered is not None and remembered.losses is not None and "exposure" in computed:
+        require_losses(remembered.losses)
     choice = choose(curvature, Size.of(layer), memory)
     approximate = curved(computed) and choice.name != "dense"
     if approximate:

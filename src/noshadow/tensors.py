@@ -24,6 +24,8 @@ def as_tensor(values: Any, name: str) -> Tensor:
     """NumPy, pandas, torch or nested lists as a detached tensor on the CPU or a CUDA device."""
     if isinstance(values, Tensor):
         tensor = values.detach()
+        if tensor.is_meta:
+            raise InputError(f"{name}: a tensor on the meta device has no values; load the model's weights first")
         return tensor if tensor.device.type in ("cpu", "cuda") else tensor.cpu()
     array = None
     try:

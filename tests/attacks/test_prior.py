@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import integrate, stats
 
@@ -231,3 +232,13 @@ def test_variances_of_any_size_are_still_taken_for_a_distribution_with_a_varianc
     squares = rng.chisquare(6, 400) * np.exp(rng.normal(scale=5.0, size=400))
     found = _moderated(_Scatter(squares, freedom), np.ones((400, 1)))
     np.testing.assert_allclose(found.freedom, 3.0 + freedom)
+
+
+def test_a_prediction_that_pandas_has_in_another_order_is_refused():
+    p, _, signal, inside, _ = study(4, n=100)
+    names = [f"record {row}" for row in range(100)]
+    frame, predicted = pd.DataFrame(signal, columns=names), pd.Series(p, index=names)
+    want = attacks.with_prior(signal, inside, p).shift
+    np.testing.assert_array_equal(attacks.with_prior(frame, inside, predicted).shift, want)
+    with pytest.raises(InputError, match=r"^predicted: its index has the labels of signal.T in another order"):
+        attacks.with_prior(frame, inside, predicted.iloc[::-1])

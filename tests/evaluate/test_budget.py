@@ -70,6 +70,7 @@ def test_few_models_and_a_prediction_find_more_than_either(study):
     [
         ({"models": (4, 2)}, "models: expected ascending numbers"),
         ({"models": (0, 1)}, "models: expected ascending numbers"),
+        ({"models": (0, 2.7)}, r"models: expected whole numbers, got \[0, 2.7\]"),
         ({"models": ()}, "models: expected ascending numbers"),
         ({"models": (0, 46)}, "models: 46 of 48 models leave 2 for the reference"),
         ({"draws": 0}, "draws: expected 1 or more"),

@@ -246,3 +246,47 @@ def test_a_file_whose_rest_is_not_that_of_the_mean_outputs_is_refused():
     assert memory_of(arrays, facts).epochs == 1
     with pytest.raises(FileError, match="trace: rest is not that of mean_outputs; the file is damaged"):
         memory_of({**arrays, "rest": np.zeros((6, 4), dtype=np.int16)}, facts)
+
+
+@pytest.mark.parametrize(
+    ("facts", "arrays", "message"),
+    [
+        ({"epochs": -3}, {}, "its losses are not those of -3 epochs"),
+        ({"epochs": 0}, {}, "its losses are not those of 0 epochs"),
+        ({"epochs": 100}, {}, "its losses are not those of 100 epochs"),
+        ({"stride": 0}, {}, "its losses are not those of 3 epochs"),
+        ({"capacity": 2}, {}, "its losses are not those of 3 epochs"),
+        ({"epochs": None}, {}, "what it holds is not complete"),
+        ({}, {"kept": None}, "what it holds is not complete .'kept'."),
+        ({}, {"rest": None}, "what it holds is not complete .'rest'."),
+        ({}, {"kept": np.zeros((0, 6), np.float32)}, "its losses are not those of 3 epochs"),
+        ({}, {"kept": np.full((3, 6), np.nan, np.float32)}, "kept is not finite"),
+        ({}, {"average": np.full(6, np.inf)}, "average is not finite"),
+        ({}, {"mean_outputs": np.full((6, 3), np.nan, np.float32)}, "mean_outputs is not finite"),
+    ],
+)
+def test_files_that_no_run_left_are_refused(facts, arrays, message):
+    trace = Trace("softmax")
+    for epoch in range(3):
+        trace.update(outputs=np.full((6, 3), float(epoch)), targets=np.arange(6) % 3)
+    own, known = parts_of(trace.memory)
+    assert memory_of(own, known).epochs == 3
+    changed = {name: array for name, array in {**own, **arrays}.items() if array is not None}
+    with pytest.raises(FileError, match=f"^trace: {message}.*; the file is damaged"):
+        memory_of(changed, {**known, **facts})
+
+
+def test_all_epochs_of_a_file_are_there():
+    arrays, facts = parts_of(Trace.from_losses(np.ones((4, 6))).memory)
+    assert memory_of(arrays, facts).epochs == 4
+    with pytest.raises(FileError, match="its losses are not those of 5 epochs"):
+        memory_of(arrays, {**facts, "epochs": 5})
+
+
+def test_a_long_run_and_one_that_has_not_begun_come_back():
+    trace = Trace("softmax")
+    assert memory_of(*parts_of(trace.memory)).epochs == 0
+    rng = np.random.default_rng(0)
+    for epoch in range(70):  # past several doublings of the stride
+        trace.update(outputs=rng.normal(size=(6, 3)), targets=np.arange(6) % 3)
+        assert memory_of(*parts_of(trace.memory)).epochs == epoch + 1

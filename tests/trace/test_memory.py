@@ -12,6 +12,7 @@ from noshadow import InputError, LastLayer, NoshadowWarning, Trace, audit, score
 from noshadow.scores import SCORES, Known, Score
 from noshadow.trace.losses import RunningLosses
 from noshadow.trace.means import RunningMean
+from noshadow.trace.memory import marks_of
 
 
 def layer_and_epochs(head="softmax", n=40, m=3, epochs=9, seed=0, **options):
@@ -242,3 +243,11 @@ def test_losses_with_mean_outputs():
         Trace.from_losses(losses, z[0, 1:])
     with pytest.raises(InputError, match="trace: it was made from whole arrays and takes no more epochs"):
         both.update(outputs=z[0], targets=layer.targets)
+
+
+def test_marks_tell_columns_apart_and_take_zero_for_zero():
+    """Targets of several outputs whose columns were swapped are others; −0, which rounding leaves, is 0."""
+    targets = torch.tensor([[1.0, 2.0], [0.0, 3.0]])
+    assert (marks_of(targets) != marks_of(targets.flip(1))).all()
+    assert torch.equal(marks_of(targets), marks_of(torch.tensor([[1.0, 2.0], [-0.0, 3.0]])))
+    assert torch.equal(marks_of(targets), marks_of(targets.double()))

@@ -7,6 +7,7 @@ import random
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.datasets import load_digits
@@ -491,3 +492,42 @@ def test_a_layer_that_is_not_linear_is_refused_from_the_records_that_are_compare
     model = nn.Sequential(nn.Linear(P, 8), Bent(8, M))
     with pytest.raises(InputError, match="is not its input times its weights"):
         Trace().update(model, records(300))
+
+
+def test_an_epoch_in_batches_that_diverged_is_over_and_the_next_may_begin(tmp_path):
+    z, y = np.random.default_rng(0).normal(size=(6, 3)), np.arange(6) % 3
+    trace = Trace("softmax")
+    trace.update(outputs=z, targets=y)
+    trace.update(outputs=np.where(np.arange(6)[:, None] == 4, np.nan, z), targets=y, rows=np.arange(6))
+    with pytest.raises(InputError, match=r"in row 4 .*which was not recorded"):
+        trace.end_epoch()
+    assert trace.save(tmp_path / "trace.safetensors").is_file()
+    trace.update(outputs=2.0 * z, targets=y, rows=np.arange(6))
+    trace.end_epoch()
+    assert trace.epochs == 2
+    np.testing.assert_allclose(trace.mean_outputs, 1.5 * z, rtol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [None, np.arange(6)])
+def test_outputs_and_targets_that_pandas_has_in_another_order_are_refused(rows):
+    z = pd.DataFrame(np.random.default_rng(0).normal(size=(6, 3)), index=list("abcdef"))
+    y = pd.Series(np.arange(6) % 3, index=list("abcdfe"))
+    with pytest.raises(InputError, match=r"^targets: its index has the labels of outputs .* first in row 4"):
+        Trace("softmax").update(outputs=z, targets=y, rows=rows)
+    Trace("softmax").update(outputs=z, targets=y.loc[z.index], rows=rows)
+
+
+@pytest.mark.parametrize("unit", [1e-21, 1e-25])
+def test_units_of_which_float32_leaves_nothing_are_refused(unit):
+    """trace_iqr was 0 of all records; values that are fitted to the last digit are no matter of units."""
+    z, y = np.random.default_rng(0).normal(size=(2, 6))
+    with pytest.raises(InputError, match=r"^outputs, targets: squared errors of .* beyond float32"):
+        Trace("squared").update(outputs=unit * z, targets=unit * y)
+    Trace("squared").update(outputs=y + 1e-17, targets=y)
+    Trace("squared").update(outputs=y * (1.0 + 4e-16), targets=y)
+    Trace("squared").update(outputs=np.zeros(6), targets=np.zeros(6))
+
+
+def test_tensors_without_values_are_refused():
+    with pytest.raises(InputError, match=r"^outputs: a tensor on the meta device has no values"):
+        Trace("squared").update(outputs=torch.zeros(4, 1, device="meta"), targets=torch.zeros(4))

@@ -248,3 +248,34 @@ def test_rounding_does_not_bring_the_newton_score_below_the_influence():
     first, second = influence(known), newton(known)
     assert torch.equal(second[[0, 2]], first[[0, 2]])
     assert second[1] > first[1]
+
+
+def test_negative_losses_are_refused_where_exposure_goes_by_them():
+    """Log-likelihoods in place of losses would make it negative; the scores of a spread take any numbers."""
+    layer, trace = make(head="squared")
+    assert (score(layer, ["exposure"], trace)["exposure"] >= 0).all()
+    with pytest.raises(InputError, match=r"^trace: the mean loss is below 0 in rows 0, 1, .* and not their negatives"):
+        score(layer, ["exposure"], -trace)
+    assert (score(layer, TRACED, -trace)["mean_trace"] < 0).all()
+    trace[:, 3] = [-1e-12, *[0.0] * (len(trace) - 1)]  # rounding
+    score(layer, ["exposure"], trace)
+
+
+def test_a_trace_that_is_resumed_has_nothing_left_of_the_arrays_it_was_made_of(tmp_path):
+    layer, _ = make(head="squared")
+    recorded, outputs = Trace(), np.random.default_rng(3).normal(size=(3, layer.n, 1))
+    for one in outputs:
+        recorded.update(outputs=one)
+    path = recorded.save(tmp_path / "trace.safetensors")
+    trace = Trace.from_outputs(100.0 * outputs)
+    trace.resume(path)
+    assert Trace.of(trace, layer).losses is None  # not those of the other outputs
+    torch.testing.assert_close(trace.mean_outputs, recorded.mean_outputs)
+    trace.update(outputs=outputs[0] + 1.0)
+    assert trace.epochs == 4
+
+
+def test_smoothing_without_targets_is_refused():
+    """The losses would be taken with the layer's, in silence."""
+    with pytest.raises(InputError, match=r"^label_smoothing: without targets and head .* leave it out"):
+        Trace.from_outputs(np.zeros((2, 4, 3)), label_smoothing=0.1)

@@ -36,7 +36,8 @@ from scipy import optimize, special, stats
 from noshadow.attacks.arrays import Bools, Floats, as_membership, as_models_by_records, require_choice, to_numpy
 from noshadow.attacks.gaussians import expected_accuracy
 from noshadow.errors import InputError, name_rows
-from noshadow.tensors import as_floats
+from noshadow.sources.rows import require_same_order
+from noshadow.tensors import as_floats, is_pandas
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -172,6 +173,8 @@ def with_prior(
     require_choice("members", members, ("higher", "lower"), "the way that a predicted shift points")
     x = as_models_by_records(signal, "signal")
     inside = to_numpy(as_membership(membership, x.shape[0], x.shape[1], fewest=2))
+    if is_pandas(signal):
+        require_same_order(signal.T, predicted, "signal.T", "predicted")
     p = _predicted(predicted, x.shape[1])
     values = to_numpy(x.to(torch.float64))
     unit = _unit(values)

@@ -225,6 +225,8 @@ def _booleans(value: Any, name: str) -> Bools:
 
 def _counts(models: Sequence[int], n_models: int) -> tuple[int, ...]:
     counts = tuple(int(count) for count in models)
+    if any(count != given for count, given in zip(counts, models, strict=True)):
+        raise InputError(f"models: expected whole numbers, got {list(models)}")
     if not counts or list(counts) != sorted(set(counts)) or counts[0] < 0 or 1 in counts:
         raise InputError(f"models: expected ascending numbers, 0 or 2 and more, got {list(models)}")
     if n_models - counts[-1] < _FEWEST:

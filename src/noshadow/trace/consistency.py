@@ -9,9 +9,9 @@ from torch import Tensor
 
 from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.layer import LastLayer
-from noshadow.trace.losses import AllLosses
+from noshadow.trace.losses import AllLosses, Losses
 
-__all__ = ["note_rounding", "require_convex"]
+__all__ = ["note_rounding", "require_convex", "require_losses"]
 
 _CHUNK = 65_536  # records at a time
 _BELOW, _BELOW_ALL = 0.1, 0.01  # of its own and of the mean of all losses: by less, half precision explains it
@@ -48,6 +48,17 @@ def require_convex(losses: AllLosses, mean: Tensor, layer: LastLayer) -> None:
     if len(below) > _FEW_BELOW * layer.n:
         raise InputError(message)
     warnings.warn(message, NoshadowWarning, stacklevel=5)
+
+
+def require_losses(losses: Losses) -> None:
+    """Refuse what can be no mean loss of a record: exposure goes in proportion to it, and would be negative."""
+    average = losses.mean(slice(None))
+    bad = (average < -_EPSILON * average.abs().max()).nonzero().flatten().tolist()
+    if bad:
+        raise InputError(
+            f"trace: the mean loss is below 0 in {name_rows(bad)} (counted from 0), which no −log p and no squared "
+            "error is; pass losses and not their negatives, or the scores that take any: mean_trace, trace_iqr"
+        )
 
 
 def note_rounding(mean: Tensor, layer: LastLayer) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from noshadow.errors import InputError, name_rows
+from noshadow.sources.rows import require_same_order
 from noshadow.tensors import as_floats, as_tensor
 
 __all__ = ["Epoch", "read_batch"]
@@ -18,6 +19,7 @@ _MOST = 10**9
 
 def read_batch(outputs: Any, targets: Any) -> tuple[Tensor, Tensor | None]:
     """Outputs (b, m) and targets with a row each, copied: a training loop may write over its own."""
+    require_same_order(outputs, targets, "outputs", "targets")
     z = as_floats(outputs, "outputs").cpu()
     z = (z.unsqueeze(1) if z.ndim == 1 else z).clone()
     if z.ndim != 2:

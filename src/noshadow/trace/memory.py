@@ -14,6 +14,7 @@ from noshadow.trace.means import RunningMean, require_finite
 
 __all__ = ["Memory", "marks_of", "require_same"]
 
+_LEAST_LOSS = torch.finfo(torch.float32).tiny / torch.finfo(torch.float32).eps
 _MIX = 0x1E3779B97F4A7C15  # an odd number without pattern
 
 
@@ -59,7 +60,10 @@ class Memory:
         if self.marks is not None:
             require_same(self.marks, marks, "targets", "those of the epochs before")
         require_finite(outputs, "outputs", "training diverged in this epoch, which was not recorded")
-        found = losses_of(outputs, targets, make_head(head, outputs.shape[1], self.label_smoothing))
+        kind = make_head(head, outputs.shape[1], self.label_smoothing)
+        found = losses_of(outputs, targets, kind)
+        if not kind.classifies:
+            _require_units(found, targets)
         if isinstance(self.losses, RunningLosses):
             losses = self.losses.with_epoch(found)
         else:
@@ -69,6 +73,16 @@ class Memory:
 
     def _mean_with(self, outputs: Tensor) -> RunningMean:
         return RunningMean.of(outputs) if self.outputs is None else self.outputs.with_term(outputs, reuse=True)
+
+
+def _require_units(losses: Tensor, targets: Tensor) -> None:
+    """Refuse values in units so large that float32, which losses (n,) are kept in, has nothing left of them."""
+    largest = float(losses.max())
+    if 0.0 < largest < _LEAST_LOSS and float(targets.square().max()) < _LEAST_LOSS:
+        raise InputError(
+            f"outputs, targets: squared errors of {largest:.1g} at most are beyond float32, which they are kept in; "
+            "multiply both by a constant"
+        )
 
 
 def marks_of(targets: Tensor) -> Tensor:

@@ -70,18 +70,22 @@ def parts_of(memory: Memory) -> Parts:
 def memory_of(arrays: Arrays, facts: dict[str, Any]) -> Memory:
     """The inverse of ``parts_of``."""
     held = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
-    epochs = int(facts["epochs"])
     outputs = None
     losses: Losses | None = None
-    if "mean_outputs" in held:
-        outputs = RunningMean(epochs, held["mean_outputs"], held["rest"].view(torch.bfloat16))
-    if "average" in held:
-        kept = tuple(held["kept"].unbind(0))
-        losses = RunningLosses(held["average"], epochs, int(facts["stride"]), kept, int(facts["capacity"]))
-    elif "losses" in held:
-        losses = AllLosses(held["losses"])
-    found = Memory(epochs, outputs, losses, facts["head"], float(facts["label_smoothing"]), held.get("marks"))
+    try:
+        epochs = int(facts["epochs"])
+        if "mean_outputs" in held:
+            outputs = RunningMean(epochs, held["mean_outputs"], held["rest"].view(torch.bfloat16))
+        if "average" in held:
+            kept = tuple(held["kept"].unbind(0))
+            losses = RunningLosses(held["average"], epochs, int(facts["stride"]), kept, int(facts["capacity"]))
+        elif "losses" in held:
+            losses = AllLosses(held["losses"])
+        found = Memory(epochs, outputs, losses, facts["head"], float(facts["label_smoothing"]), held.get("marks"))
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileError(f"trace: what it holds is not complete ({error}); the file is damaged") from None
     _require_consistent(found, held)
+    _require_run(found, held)
     return found
 
 
@@ -106,3 +110,19 @@ def _require_consistent(memory: Memory, held: dict[str, torch.Tensor]) -> None:
         raise FileError("trace: rest is not that of mean_outputs; the file is damaged")
     if memory.losses is not None and memory.losses.n != n:
         raise FileError(f"trace: its losses are not those of {n} records; the file is damaged")
+
+
+def _require_run(memory: Memory, held: dict[str, torch.Tensor]) -> None:
+    """As many epochs as its losses are of, and numbers in all of them."""
+    losses, epochs = memory.losses, memory.epochs
+    whole = epochs == 0 if memory.n is None else epochs > 0
+    if isinstance(losses, RunningLosses):
+        whole = whole and losses.stride > 0 and losses.capacity > 1
+        whole = whole and len(losses.kept) == -(-epochs // losses.stride) <= losses.capacity
+    elif isinstance(losses, AllLosses):
+        whole = whole and len(losses.values) == epochs
+    if not whole:
+        raise FileError(f"trace: its losses are not those of {epochs} epochs; the file is damaged")
+    for name in ("mean_outputs", "average", "kept"):
+        if name in held and not bool(torch.isfinite(held[name]).all()):
+            raise FileError(f"trace: {name} is not finite; the file is damaged")

@@ -164,8 +164,9 @@ class Trace:
 
     def end_epoch(self) -> None:
         """The end of an epoch that came in batches; refused while a record is missing."""
-        self._remember(*(self._epoch or Epoch(self.n)).whole())
-        self._epoch = None
+        outputs, targets = (self._epoch or Epoch(self.n)).whole()
+        self._epoch = None  # one that is refused from here on, as it diverged, is over too: the next may begin
+        self._remember(outputs, targets)
 
     def _evaluate(self, model: Any, data: Any) -> None:
         if not isinstance(model, nn.Module):
@@ -314,6 +315,11 @@ class Trace:
         """
         if (targets is None) != (head is None):
             raise InputError("targets, head: give both or neither: a loss needs both")
+        if head is None and label_smoothing is not None:
+            raise InputError(
+                "label_smoothing: without targets and head the losses are those of the layer, with its own; leave it "
+                "out, or give all three"
+            )
         values = read_epochs(outputs)
         trace = cls(head, label_smoothing=label_smoothing)
         trace._memory = replace(trace._memory, epochs=len(values), outputs=mean_of_epochs(values))
@@ -397,7 +403,7 @@ class Trace:
                 f"label_smoothing: {smoothing:g}, but the losses of the trace were taken with "
                 f"{memory.label_smoothing:g}; leave it out"
             )
-        self._memory, self._epoch, self._last, self._repeated = memory, None, None, False
+        self._memory, self._epoch, self._unread, self._last, self._repeated = memory, None, None, None, False
 
     @classmethod
     def of(cls, value: Any, layer: LastLayer) -> Trace:

@@ -25,6 +25,8 @@ def as_tensor(values: Any, name: str) -> Tensor:
     if isinstance(values, Tensor):
         tensor = values.detach()
         return tensor if tensor.device.type in ("cpu", "cuda") else tensor.cpu()
+    if np.ma.is_masked(values):
+        raise InputError(f"{name}: some entries are masked; fill them in, or drop those records")
     array = None
     try:
         array = np.asarray(values)

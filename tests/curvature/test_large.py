@@ -388,6 +388,9 @@ def test_what_the_chosen_curvature_is_and_why():
     assert choose("auto", size, 8.0).name == "kronecker"
     assert "dense needs" in choose("auto", size, 8.0).why
     assert "blocks takes" in choose("auto", size, 8.0).why
+    small = choose("auto", Size(200, 50, 1, "logistic"), 1e-4)
+    assert "needs 0.0 GiB" not in small.why
+    assert "kronecker needs 0.00" in small.why
     part = choose("auto", Size(20_000, 50_001, 1, "logistic"), 8.0)
     assert part.name == "kronecker"
     assert part.why.endswith("so that it keeps the largest directions of the columns")

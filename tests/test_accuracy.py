@@ -244,3 +244,25 @@ def test_answers_that_did_not_converge_are_counted_and_told(monkeypatch):
     assert converged.accuracy.unconverged == 0
     assert short.accuracy.unconverged > 50
     assert "exact answers did not converge" in " ".join(concerns(layer, short))
+
+
+@pytest.mark.parametrize("size", [1.0, 40.0])
+def test_systems_that_end_on_a_direction_without_curvature_are_told(size: float):
+    """One record on the wrong side of saturated outputs and no ridge: its gradient lies where nothing is curved."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(40, 4)), rng.integers(0, 4, 40)
+    z = size * (2.0 * np.eye(4)[y] - 1.0)
+    z[0] = -z[0]
+    layer = LastLayer(x, z, y)
+    _, itself = score_with_diagnostics(layer, ["influence"], curvature="iterative")
+    _, beside = score_with_diagnostics(layer, ["influence"], curvature="kronecker")
+    assert beside.accuracy is not None
+    told = " ".join(concerns(layer, itself))
+    if size == 1.0:
+        assert (itself.unconverged, beside.accuracy.unconverged) == (0, 0)
+        assert itself.residual < 1e-6
+        assert "converge" not in told
+    else:
+        assert min(itself.unconverged, beside.accuracy.unconverged) > 0
+        assert "systems of 'iterative' did not converge" in told
+        assert "exact answers did not converge" in " ".join(concerns(layer, beside))

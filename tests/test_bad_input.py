@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy import sparse
 
 from noshadow import InputError, LastLayer, NoshadowWarning, score
 from noshadow.scoring import score_with_diagnostics
@@ -229,6 +230,25 @@ def test_strides_frames_lists_and_gradients_are_all_arrays():
     read_only = x.copy()
     read_only.flags.writeable = False
     pd.testing.assert_frame_equal(score(LastLayer(read_only, z, y)), want, rtol=1e-10)
+
+
+def test_masked_and_complex_entries_are_refused_and_not_dropped():
+    x, z, y = np.eye(3), np.zeros((3, 2)), np.array([0, 1, 0])
+    with pytest.raises(InputError, match="features: some entries are masked"):
+        LastLayer(np.ma.masked_greater(x, 0.5), z, y)
+    assert LastLayer(np.ma.masked_array(x), z, y).n == 3
+    for values in (x * 1j, sparse.csr_matrix(x * 1j), torch.tensor(x * 1j).to_sparse()):
+        with pytest.raises(InputError, match=r"features: expected real numbers, got torch\.complex128"):
+            LastLayer(values, z, y)
+
+
+def test_sparse_tables_of_any_number_become_floats():
+    x, z, y = np.eye(3), np.zeros((3, 2)), np.array([0, 1, 0])
+    whole = torch.eye(3, dtype=torch.int64).to_sparse()
+    for values in (whole, sparse.csr_matrix(x.astype(np.longdouble)), sparse.csr_matrix(x.astype(bool))):
+        layer = LastLayer(values, z, y, ridge=1.0)
+        assert (layer.sparse, layer.precision) == (True, torch.float64)
+        np.testing.assert_allclose(score(layer), score(LastLayer(x, z, y, ridge=1.0)), rtol=1e-9, atol=1e-12)
 
 
 def test_tensors_of_other_devices_come_to_one_that_has_double_precision(monkeypatch):

@@ -78,6 +78,10 @@ class Diagnostics:
     """Whether the scores are those of the exact Hessian."""
     accuracy: Accuracy | None = None
     """Of an approximation: how far it is from exact answers."""
+    unconverged: int = 0
+    """Of ``curvature="iterative"``: systems that fell short of the residual that was aimed at."""
+    residual: float = 0.0
+    """Of them: the largest relative residual that was left."""
     rank: int | None = None
     null_directions: int | None = None
     stationarity: float | None = None
@@ -247,6 +251,11 @@ def _which(layer: LastLayer, rows: Sequence[int]) -> str:
 
 def _approximation(found: Diagnostics) -> list[str]:
     """What stands in for the exact Hessian, why, and how far it is off."""
+    if found.unconverged:
+        return [
+            f"curvature: {found.unconverged} systems of 'iterative' did not converge, residual {found.residual:.0e}: "
+            "scores that rest on them are too low, and are not exact; pass curvature='dense' or 'auto'"
+        ]
     if found.exact is not False:
         return []
     said = f"curvature: {found.curvature!r} stands in for the exact Hessian ({found.chosen})"

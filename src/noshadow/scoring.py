@@ -20,6 +20,7 @@ from noshadow.candidates import refuse_what_members_have, score_candidates
 from noshadow.comparison import check_held_out
 from noshadow.curvature import Choice, Curvature, Size, build_chosen, choose, exact_solver
 from noshadow.curvature.alone import stand_alone
+from noshadow.curvature.iterative import IterativeCurvature
 from noshadow.diagnostics import Accuracy, Diagnostics, concerns
 from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.layer import LastLayer
@@ -260,6 +261,10 @@ def score_with_diagnostics(
                 continue
             if diagnostics.rank is None:  # of the final outputs, where scores of both are asked for
                 diagnostics = _diagnostics(point, hessian, found, choice)
+            if isinstance(hessian, IterativeCurvature):
+                short, left = hessian.solver.effort.unconverged, hessian.solver.effort.residual
+                short, left = diagnostics.unconverged + short, max(diagnostics.residual, left)
+                diagnostics = replace(diagnostics, unconverged=short, residual=left)
             if settled and rated and has_converged(diagnostics):
                 over_data = spreads_over_data(hessian, working_memory(memory))
             if point is ranking:

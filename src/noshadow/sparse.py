@@ -86,24 +86,30 @@ class SparseRows:
 
 
 def as_csr(values: Any) -> Tensor | None:
-    """A SciPy or torch sparse table as torch CSR, in its own precision; None where it is not sparse."""
+    """A SciPy or torch sparse table as torch CSR, in its own precision; None where it is not sparse.
+
+    Integers, booleans and what torch has no type for become float64; complex numbers stay what they are.
+    """
     if isinstance(values, Tensor):
         if values.layout == torch.strided:
             return None
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-            return _in_order(values.detach().cpu().to_sparse_csr())
+            table = _in_order(values.detach().cpu().to_sparse_csr())
+            return table if table.is_floating_point() or table.is_complex() else table.to(torch.float64)
     known = sys.modules.get("scipy.sparse")  # where it was never imported, nothing is of its kind
     if known is None or not known.issparse(values):
         return None
-    table = cast(Any, values).tocsr().copy()
-    table.sum_duplicates()
-    data = table.data if table.data.dtype.kind == "f" else table.data.astype(np.float64)
+    sorted_ = cast(Any, values).tocsr().copy()
+    sorted_.sum_duplicates()
+    data = sorted_.data
+    if data.dtype.kind != "c" and data.dtype not in (np.float32, np.float64):
+        data = data.astype(np.float64)
     return csr_of(
-        torch.from_numpy(table.indptr.astype(np.int64)),
-        torch.from_numpy(table.indices.astype(np.int64)),
+        torch.from_numpy(sorted_.indptr.astype(np.int64)),
+        torch.from_numpy(sorted_.indices.astype(np.int64)),
         torch.from_numpy(np.ascontiguousarray(data)),
-        table.shape,
+        sorted_.shape,
     )
 
 

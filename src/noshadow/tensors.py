@@ -27,6 +27,8 @@ def as_tensor(values: Any, name: str) -> Tensor:
         if tensor.is_meta:
             raise InputError(f"{name}: a tensor on the meta device has no values; load the model's weights first")
         return tensor if tensor.device.type in ("cpu", "cuda") else tensor.cpu()
+    if np.ma.is_masked(values):
+        raise InputError(f"{name}: some entries are masked; fill them in, or drop those records")
     array = None
     try:
         array = np.asarray(values)

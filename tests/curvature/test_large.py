@@ -288,6 +288,24 @@ def test_wide_records_that_depend_on_each_other_are_not_taken_for_alone(head, dt
         np.testing.assert_allclose(thin, np.square(seen).sum(1), atol=2e-5)
 
 
+@pytest.mark.parametrize("place", [0, 12, 29])
+def test_a_huge_sparse_record_does_not_swallow_the_others_in_the_n_sided_form(place):
+    """Beside a record of 10⁸ times their length the others have what they have off its direction."""
+    rng = np.random.default_rng(0)
+    x, z, y = rng.normal(size=(30, 80)), rng.normal(size=30), rng.integers(0, 2, 30)
+    x *= rng.random(x.shape) < 0.3
+    huge = rng.normal(size=80)
+    x[place] = 1e8 * huge
+    theta = np.append(rng.normal(size=80), 0.3)
+    found = score(LastLayer(sparse.csr_matrix(x), z, y, "logistic", 0.1, coefficients=theta), CURVED)
+    np.testing.assert_allclose(found, score(LastLayer(x, z, y, "logistic", 0.1, coefficients=theta), CURVED), rtol=1e-9)
+    others = np.arange(30) != place
+    along = huge / np.linalg.norm(huge)
+    off = x[others] - np.outer(x[others] @ along, along)
+    expected = score(LastLayer(off, z[others], y[others], "logistic", 0.1), CURVED)
+    np.testing.assert_allclose(found[others], expected, rtol=1e-6)
+
+
 def test_the_n_sided_form_keeps_huge_columns_and_given_parameters_apart():
     rng = np.random.default_rng(2)
     x = rng.normal(size=(10, 30))
@@ -388,6 +406,9 @@ def test_what_the_chosen_curvature_is_and_why():
     assert choose("auto", size, 8.0).name == "kronecker"
     assert "dense needs" in choose("auto", size, 8.0).why
     assert "blocks takes" in choose("auto", size, 8.0).why
+    small = choose("auto", Size(200, 50, 1, "logistic"), 1e-4)
+    assert "needs 0.0 GiB" not in small.why
+    assert "kronecker needs 0.00" in small.why
     part = choose("auto", Size(20_000, 50_001, 1, "logistic"), 8.0)
     assert part.name == "kronecker"
     assert part.why.endswith("so that it keeps the largest directions of the columns")

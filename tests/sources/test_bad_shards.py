@@ -118,6 +118,34 @@ def test_shards_that_do_not_tell_their_order(tmp_path):
         LastLayer.open(tmp_path / "second")
 
 
+def test_files_of_other_names_are_not_taken_for_shards_by_their_numbers(tmp_path):
+    for name in ("train-0", "train-1", "held_out-2"):
+        write(tmp_path / name, "parquet", *arrays())
+    with pytest.raises(InputError, match=r"train-0\.parquet and held_out-2\.parquet differ in more than their numbers"):
+        LastLayer.open(tmp_path)
+    assert LastLayer.open([tmp_path / "train-0.parquet", tmp_path / "train-1.parquet"]).n == 120
+
+
+def test_a_link_that_leads_nowhere_is_no_shard_that_is_left_out(tmp_path):
+    folders = shards(tmp_path)
+    (tmp_path / "part-8").symlink_to(tmp_path / "gone")
+    with pytest.raises(InputError, match=r"part-8 is named as a shard and holds no features\.npy"):
+        LastLayer.open(tmp_path)
+    (tmp_path / "part-8").unlink()
+    folders[-1].rename(tmp_path / "elsewhere")
+    folders[-1].symlink_to(tmp_path / "elsewhere")
+    assert LastLayer.open([*folders]).n == 80
+
+
+def test_a_shard_that_is_still_being_copied_is_refused(tmp_path):
+    last = shards(tmp_path, "parquet")[-1]
+    (tmp_path / "part-0.parquet.crc").write_bytes(b"beside the shard that it is of")
+    assert LastLayer.open(tmp_path).n == 80
+    last.rename(tmp_path / "part-7.parquet.tmp")
+    with pytest.raises(InputError, match=r"part-7\.parquet\.tmp is there and part-7\.parquet is not"):
+        LastLayer.open(tmp_path)
+
+
 def test_arrays_beside_shards_are_refused(tmp_path):
     shards(tmp_path)
     for name, values in zip(("features", "outputs", "targets"), arrays(n=5), strict=True):
@@ -252,6 +280,7 @@ def test_parquet_columns_that_are_no_arrays(tmp_path):
         (ragged, r"lists of another length than 4 in row 9 "),
         (nulls, r"features is null in row 31 "),
         (["a"] * 60, r"holds string; it must hold numbers"),
+        (list(np.full((60, 4), 2**63, dtype=np.uint64)), r"holds numbers from 2⁶³ on; save them as float64"),
     ):
         pq.write_table(pa.table({"features": values, "outputs": list(z), "targets": y}), path, row_group_size=20)
         with pytest.raises(InputError, match=message):

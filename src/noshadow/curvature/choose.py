@@ -70,7 +70,7 @@ def choose(name: str, size: Size, memory: float | None = None) -> Choice:
         method = CURVATURES[name]
         if method.memory(size) > budget:
             raise InputError(
-                f"memory: {method.refusal(size)} and needs about {method.memory(size):.1f} GiB, the budget is "
+                f"memory: {method.refusal(size)} and needs about {_gib(method.memory(size))} GiB, the budget is "
                 f"{budget:.3g} GiB; pass a larger memory=, or curvature='auto', which takes one that fits"
             )
         return Choice(name, "as asked")
@@ -80,13 +80,18 @@ def choose(name: str, size: Size, memory: float | None = None) -> Choice:
             continue
         needed = method.memory(size)
         if needed > budget:
-            reasons.append(f"{candidate} needs {needed:,.1f} GiB, {budget:.3g} may be used")
+            reasons.append(f"{candidate} needs {_gib(needed)} GiB, {budget:.3g} may be used")
         elif method.work is not None and method.work(size) > PATIENCE:
             reasons.append(f"{candidate} takes {method.work(size):.0e} operations")
         else:
             return Choice(candidate, "; ".join(reasons) or "the exact Hessian fits into memory")
     last, spares = [(name, method.spares) for name, method in CURVATURES.items() if method.auto and method.spares][-1]
     return Choice(last, f"{'; '.join(reasons)}, so that it {spares}")
+
+
+def _gib(amount: float) -> str:
+    """One decimal, and of less than that two digits: what does not fit does not read as nothing."""
+    return f"{amount:,.1f}" if amount >= 0.1 else f"{amount:.2g}"
 
 
 def build_curvature(

@@ -123,7 +123,9 @@ class Solver:
             lost = found.singular
             if without_own and vectors.shape[1] <= _MOST_OUTPUTS:
                 lost = lost | (found.residual > self.tolerance)
-            self.effort.add(found.steps, found.residual, lost, self.tolerance)
+            # a system with H itself that ends on a direction without curvature is not solved any other way
+            aside = lost if without_own else lost & (found.residual <= self.tolerance)
+            self.effort.add(found.steps, found.residual, aside, self.tolerance)
             moved = (x[some].unsqueeze(1) @ found.solution).squeeze(1)
             answers[some], missing[some] = self.operator.to_reduced(moved), lost
         return answers, missing

@@ -84,7 +84,12 @@ def _by_rotation(layer: LastLayer, unit: Tensor, theta: Tensor | None) -> tuple[
 
 
 def _by_products(layer: LastLayer, unit: Tensor, theta: Tensor | None, chunk: int) -> tuple[Tensor, Tensor | None]:
-    """F V = U√λ and Vᵀθ = λ^−½ UᵀFθ, from FFᵀ = UλUᵀ: F is never dense."""
+    """F V = L and Vᵀθ, from the inner products alone: F is never dense.
+
+    With D the lengths of the records, D⁻¹FFᵀD⁻¹ = UλUᵀ and F V = DU√λ, Vᵀθ = λ^−½UᵀD⁻¹Fθ: rounding is in proportion
+    to each record, so that a huge one does not swallow the others. Turned to be triangular, the longest record first,
+    it does not lie in all columns either.
+    """
     gram = unit.new_empty((layer.n, layer.n))
     shown = None if theta is None else unit.new_empty((layer.n, theta.shape[1]))
     scale = unit if not layer.bias else torch.cat([unit, unit.new_zeros(1)])
@@ -99,7 +104,14 @@ def _by_products(layer: LastLayer, unit: Tensor, theta: Tensor | None, chunk: in
             gram[others, rows] = layer.records(others).times(wide)
         if shown is not None and lifted is not None:
             shown[rows] = some.times(lifted)
-    values, vectors = torch.linalg.eigh(0.5 * (gram + gram.T))
+    length = gram.diagonal().sqrt()
+    inverse = torch.where(length > 0, 1.0 / torch.where(length > 0, length, 1.0), 0.0)
+    values, vectors = torch.linalg.eigh(0.5 * (gram + gram.T) * inverse * inverse.unsqueeze(1))
     real = values > _DEPENDENT * values[-1]
     root, vectors = values[real].sqrt(), vectors[:, real]
-    return vectors * root, None if shown is None else (vectors.T @ shown) / root.unsqueeze(1)
+    inner = None if shown is None else (vectors.T @ (inverse.unsqueeze(1) * shown)) / root.unsqueeze(1)
+    order = length.argsort(descending=True)
+    turn, factor = torch.linalg.qr((length.unsqueeze(1) * vectors * root)[order].T)
+    features = torch.empty_like(factor.T).contiguous()
+    features[order] = factor.T
+    return features, None if inner is None else turn.T @ inner

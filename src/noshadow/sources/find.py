@@ -116,7 +116,9 @@ def _shards_of(folder: Path) -> list[Path]:
     _refuse_unfinished(folder, entries, shards)
     if len(shards) == 1 and "-of-" not in shards[0].name:
         return shards
-    return [folder / name for name in numbered([one.name for one in shards], str(folder))]
+    names = numbered([one.name for one in shards], str(folder))
+    _refuse_others(folder, names)
+    return [folder / name for name in names]
 
 
 def _holds_records(path: Path) -> bool:
@@ -150,15 +152,37 @@ def _refuse_misnamed(folder: Path) -> None:
 
 
 def _refuse_unfinished(folder: Path, entries: list[Path], shards: list[Path]) -> None:
-    """A folder that is named as shards are and holds none of their arrays: a copy that was interrupted. Left out, it
-    would be missed only where others come after it."""
-    patterns = {_pattern(one.name) for one in shards if one.is_dir()}
+    """A folder that is named as shards are and holds none of their arrays, a link of such a name that leads nowhere, or
+    ``part-2.parquet.tmp`` without ``part-2.parquet``: a copy that was interrupted. Left out, it would be missed only
+    where others come after it."""
+    folders = {_pattern(one.name) for one in shards if one.is_dir()}
+    files = {_pattern(one.name) for one in shards if not one.is_dir()}
     for one in sorted(entries):
-        if one.is_dir() and one not in shards and _pattern(one.name) in patterns:
+        if one in shards:
+            continue
+        if (one.is_dir() or not one.exists()) and _pattern(one.name) in folders:
             raise FileError(
                 f"records: {folder}: {one.name} is named as a shard and holds no features.npy, outputs.npy and "
                 "targets.npy; copy it again, or remove it if it is none"
             )
+        if _pattern(one.stem) in files and not one.with_suffix("").exists():
+            raise FileError(
+                f"records: {folder}: {one.name} is there and {one.stem} is not: a copy that was interrupted; finish "
+                "it, or remove it if it is none"
+            )
+
+
+def _refuse_others(folder: Path, names: list[str]) -> None:
+    """``held_out-1`` beside ``train-0``: numbers would make one layer of them, and only one has its records."""
+    stems: dict[str, str] = {}
+    for name in names:
+        stems.setdefault(_pattern(_without_suffix(name)), name)
+    if len(stems) > 1:
+        first, second, *_ = stems.values()
+        raise FileError(
+            f"records: {folder}: {first} and {second} differ in more than their numbers, so that they need not be of "
+            f"one layer; {_REMEDY}"
+        )
 
 
 def _pattern(name: str) -> str:

@@ -112,6 +112,8 @@ class ParquetTable:
             raise FileError(f"records: {name} in {self.path} holds {what}; it must hold numbers, or lists of them")
         array = values.to_numpy(zero_copy_only=False)
         if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+            if array.dtype.itemsize == 8 and array.size and int(array.max()) > np.iinfo(np.int64).max:
+                raise FileError(f"records: {name} in {self.path} holds numbers from 2⁶³ on; save them as float64")
             array = array.astype(np.int64)
         tensor = torch.from_numpy(np.require(array, requirements=["C", "W"]))
         return tensor if width is None else tensor.reshape(len(column), width)

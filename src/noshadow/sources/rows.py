@@ -84,6 +84,8 @@ def check_rows(features: Any, outputs: Any, targets: Any, sample_weight: Any, he
         require_same_order(given[framed[0]], given[name], framed[0], name)
     x = as_csr(features)
     x = as_floats(features, "features") if x is None else x
+    if x.is_complex():
+        raise InputError(f"features: expected real numbers, got {x.dtype}")
     if x.ndim != 2:
         raise InputError(f"features: expected shape (n, p), got {tuple(x.shape)}")
     if x.shape[0] == 0:

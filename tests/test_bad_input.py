@@ -109,6 +109,8 @@ def test_traces_are_checked():
         r"trace: expected numbers, got list": [["a"] * 30] * 2,
         r"trace: expected numbers, got list ": [[1.0] * 30, [1.0] * 29],
         r"trace: expected real numbers": trace * 1j,
+        r"trace: state dicts are passed as noshadow.Trace.from_checkpoints": [{"weight": trace}, {"weight": trace}],
+        r"trace: state dicts .*from_checkpoints\(model, state_dicts, data\)$": {"weight": trace},
         r"trace: mean_trace overflows in rows 0, 1, 2, 3, 4 and 25 more .* rescale the losses": trace * 1e308,
     }
     for message, bad in cases.items():

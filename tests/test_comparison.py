@@ -123,6 +123,44 @@ def test_a_rerun_is_told_of_where_members_are_moved_by_more_than_last_steps_move
         assert [f"far {word} than the model does" in str(one.message) for one in caught] == [True] * said
 
 
+@pytest.mark.parametrize(
+    ("centre", "moved", "said"),
+    [
+        (-2.3, 0.1, False),  # φ of many classes that were hardly fitted is below 0: 1.4 times −2.3 is less than −2.4
+        (-0.8, 0.1, False),
+        (0.1, 0.3, False),  # one above 0 and one below
+        (2.0, 8.0, True),  # and where the losses are far apart
+        (-1.0, 3.0, True),
+    ],
+)
+def test_a_statistic_below_nothing_is_compared_by_losses(centre, moved, said):
+    generator = np.random.default_rng(1)
+    y = generator.integers(0, 2, 800)
+    first = centre + 0.3 * generator.normal(size=800)
+    inside = np.arange(800) < 400
+    second = np.where(inside, first - moved, first) + 0.01 * generator.normal(size=800)
+    layers = [
+        LastLayer(np.ones((400, 1)), (z * (2 * y - 1))[rows, None], y[rows], "logistic", bias=False)
+        for z in (first, second)
+        for rows in (inside, ~inside)
+    ]
+    for order, word in (((0, 1, 2, 3), "worse"), ((2, 3, 0, 1), "better")):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", NoshadowWarning)
+            _note_other_fit(*(layers[place] for place in order))
+        assert [f"far {word} than the model does" in str(one.message) for one in caught] == [True] * said
+
+
+def test_what_is_refused_of_a_rerun_or_of_held_out_records_is_refused_by_its_name(recipe):
+    (model, _), _, members, others = recipe
+    with pytest.raises(InputError, match=r"^rerun: expected a torch Module"):
+        told(model, members, rerun=model.state_dict(), held_out=others)
+    with pytest.raises(InputError, match=r"^held_out: each record must be"):
+        told(model, members, held_out=others[0])
+    with pytest.raises(InputError, match=r"^data: each record must be"):
+        told(model, members[0], held_out=others)
+
+
 def test_a_rerun_of_values_that_is_thrown_about_by_its_last_steps_is_left_alone():
     """Losses 0.090 and 0.123 of members, 0.13 and 0.17 of held-out records: a share of 0.69 and of 0.72."""
     generator = np.random.default_rng(0)

@@ -281,6 +281,23 @@ def test_what_chance_leaves_open_is_the_change_by_two_standard_errors(head):
         score(layer, ["attack_accuracy"], spread=(0.1, 0.1), held_out=held)
 
 
+@pytest.mark.parametrize(("errors", "said"), [(0.5, True), (1.9, True), (2.1, False), (8.0, False)])
+def test_a_gap_that_chance_explains_is_told_of(errors, said):
+    """Held-out records lose more by so many standard errors; a single record may be rated high all the same."""
+    generator = np.random.default_rng(16)
+    x, y = generator.normal(size=(800, 3)), generator.integers(0, 2, 800)
+    lost = np.abs(generator.normal(1.0, 0.2, 800))
+    inside = np.arange(800) < 400
+    error = np.sqrt(lost[inside].var() / 400 + lost[~inside].var() / 400)
+    lost[~inside] += lost[inside].mean() - lost[~inside].mean() + errors * error
+    z = -np.log(np.expm1(lost)) * (2 * y - 1)  # whose loss is that
+    layer = LastLayer(x[inside], z[inside], y[inside], head="logistic")
+    _, found = score_with_diagnostics(layer, None, spread=(0.4, 0.5), held_out=(z[~inside], y[~inside]))
+    assert found.calibration.gap_errors == pytest.approx(errors, rel=1e-6)
+    note = f"members fit better than its records by {errors:.1f} standard errors, which chance explains"
+    assert any(note in one for one in concerns(layer, found)) == said
+
+
 @pytest.mark.parametrize("head", ["softmax", "squared"])
 def test_held_out_records_that_fit_as_well_give_coins_and_keep_the_ranking(head):
     """No rerun, no gap: there is no spread to derive, and none is needed."""

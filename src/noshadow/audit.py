@@ -17,7 +17,7 @@ from noshadow.columns import class_names_of, group_columns, names_of, nearest_cl
 from noshadow.comparison import compare_runs
 from noshadow.curvature import choose
 from noshadow.diagnostics import concerns
-from noshadow.errors import NoshadowWarning
+from noshadow.errors import InputError, NoshadowWarning
 from noshadow.extract import extract, holds_data
 from noshadow.facts import advice_of, metadata_of
 from noshadow.findings import SCHEMA, Audit
@@ -204,7 +204,8 @@ def audit(
         with _gathered():  # what there is to know of the model was said
             place = None if cache is None else Path(cache) / _part(other is model, records is data)
             how = choices | {"fits": lambda _: None, "cache": place}  # no Hessian is made of them
-            return extract(other, records, Objective(found.layer.head), **how).layer
+            with _named(rerun=other is not model, held_out=records is not data):
+                return extract(other, records, Objective(found.layer.head), **how).layer
 
     subject = model
     if holds_data(model):
@@ -262,6 +263,20 @@ def _gathered() -> Iterator[list[str]]:
     finally:
         for one in others:
             warnings.warn_explicit(one.message, one.category, one.filename, one.lineno, source=one.source)
+
+
+@contextmanager
+def _named(rerun: bool, held_out: bool) -> Iterator[None]:
+    """What is refused of a second model or of other records is refused under the name that it was passed by."""
+    try:
+        yield
+    except InputError as error:
+        argument, found, reason = str(error).partition(":")
+        names = {"model": "rerun"} if rerun else {}
+        names |= {"data": "held_out"} if held_out else {}
+        if not found or argument not in names:
+            raise
+        raise type(error)(f"{names[argument]}:{reason}") from None
 
 
 def _as_layers(given: Any) -> Any:

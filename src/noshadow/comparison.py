@@ -28,6 +28,7 @@ _CERTAIN, _LIKELY = 5.0, 3.0  # standard errors of a difference that is taken fo
 _COPY = 0.01  # of the spread of φ over records: two runs are further apart, a copy in fewer digits is not
 _SOME, _FEWEST = 0.02, 3  # share and number of held-out records that are as members are: with fewer, rates stay
 Read = Callable[[Any, Any], LastLayer]
+Pair = tuple[float, float]
 
 
 def compare_runs(
@@ -269,8 +270,8 @@ def _note_other_fit(members: LastLayer, others: LastLayer, first: LastLayer, sec
         centres = [(float(np.mean(side)), float(np.median(side))) for side in (phi, phi_again)]
         alike = float(np.mean(out) - np.mean(out_again)) / (float(change.mean()) or 1.0) >= _ALIKE
         explained = alike and max(losses) <= _LOSSES_APART * min(losses)
-        worse = not explained and all(_APART * b < a for a, b in zip(*centres, strict=True))
-        better = not explained and all(_APART * a < b for a, b in zip(*centres, strict=True))
+        worse = not explained and _far_lower(centres[0], centres[1], losses)
+        better = not explained and _far_lower(centres[1], centres[0], losses[::-1])
         measure, numbers = "mean statistic", (centres[0][0], centres[1][0])
     else:
         outside, outside_again = (float(kind.loss(side.outputs, side.targets).mean()) for side in (others, second))
@@ -288,7 +289,15 @@ def _note_other_fit(members: LastLayer, others: LastLayer, first: LastLayer, sec
         )
 
 
-def _far_worse(inside: tuple[float, float], outside: tuple[float, float]) -> bool:
+def _far_lower(centres: Pair, again: Pair, losses: Pair) -> bool:
+    """Whether mean and median of φ are lower by a factor in the second run. Of many classes that were hardly fitted they
+    are below 0, where a factor says nothing: then the losses of the two runs tell."""
+    if min(*centres, *again) <= 0.0:
+        return losses[1] > _LOSSES_APART * losses[0]
+    return all(_APART * b < a for a, b in zip(centres, again, strict=True))
+
+
+def _far_worse(inside: Pair, outside: Pair) -> bool:
     """Whether the second run has lost half of what the first had of members over held-out records, plainly and as a
     share of what it loses on those itself."""
     share, again = (a / b if b > 0.0 else 1.0 for a, b in zip(inside, outside, strict=True))

@@ -12,7 +12,7 @@ from noshadow.layer import LastLayer
 from noshadow.predict import Calibration
 from noshadow.repeats import Repeats
 
-__all__ = ["FEW_HELD_OUT", "LEFT_OPEN", "Accuracy", "Diagnostics", "concerns"]
+__all__ = ["FEW_HELD_OUT", "LEFT_OPEN", "TOLD_FROM_CHANCE", "Accuracy", "Diagnostics", "concerns"]
 
 _LINEAR = 0.02
 _STATIONARY = 1.0  # leftover gradients, in those of a typical record, that are not worth a word
@@ -26,6 +26,8 @@ _DECIDED_BY_FEW = 10.0  # of the variance by the jackknife in that to first orde
 _CROWDED = 0.5  # weights of the last layer per record and output; rates were right up to 0.35, and too high at 0.6
 FEW_HELD_OUT = 100
 """With fewer held-out records predicted rates are rough."""
+TOLD_FROM_CHANCE = 2.0
+"""Standard errors: a smaller gap between held-out records and members leaves open whether there is any."""
 LEFT_OPEN = 0.05
 """By a larger margin predicted rates are rough, too."""
 
@@ -143,7 +145,12 @@ def _of_rates(found: Calibration | None) -> tuple[str, ...]:
         notes.append(
             f"held_out: {found.held_out} records leave the predicted rates rough; some hundreds make them steady"
         )
-    if found.margin is not None and found.margin > LEFT_OPEN:
+    if found.gap_errors is not None and 0.0 < found.gap_errors < TOLD_FROM_CHANCE:
+        notes.append(
+            f"held_out: members fit better than its records by {found.gap_errors:.1f} standard errors, which chance "
+            "explains; every predicted rate may be that of a coin. Pass more held-out records"
+        )
+    elif found.margin is not None and found.margin > LEFT_OPEN:
         notes.append(
             f"held_out: with so few records it is chance how much better members fit; other records could change "
             f"the mean predicted rate by {found.margin:.2f}, and the highest by more. Pass more held-out records"
@@ -295,8 +302,9 @@ def _misuse(layer: LastLayer, found: Diagnostics) -> list[str]:
     if found.halving is not None and found.halving < _UNRELATED:
         return [
             f"targets: the outputs fit them worse than outputs of half the size would, by {-found.halving:.0f} "
-            "standard errors: the model was not trained on these targets. Check that the rows of features, outputs and "
-            "targets are the same training records in the same order, and that classes are numbered as the outputs are"
+            "standard errors: the model was not trained on these targets, or its last steps overshot. Check that the "
+            "rows of features, outputs and targets are the same training records in the same order, and that classes "
+            "are numbered as the outputs are; if they are, train it on with smaller steps"
         ]
     if found.constant is not None and found.constant < _UNRELATED:
         return [

@@ -148,6 +148,7 @@ class Calibration:
                            losses, not calibrated; "stated": given; "converged": of a head at its optimum, by record
     margin                 how far off the mean success rate would be, had held-out records lost two standard errors
                            more or less than they did: what the choice of the records leaves open
+    gap_errors             by how many standard errors held-out records lose more than members
     jackknife              of a converged head of classes: variance over data by the jackknife, in that to first order
     """
 
@@ -162,6 +163,7 @@ class Calibration:
     error_scale: float | None = None
     jackknife: float = 1.0
     margin: float | None = None
+    gap_errors: float | None = None
 
     def shift(self, exposure: Floats) -> Floats:
         """s = c √E, (n,)."""

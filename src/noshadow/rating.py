@@ -160,7 +160,8 @@ def predicted_rates(
         return calibration, rates
     chance = math.hypot(loss.std() / math.sqrt(len(loss)), others.loss.std() / math.sqrt(len(others.loss)))
     apart = [abs(rated(others.losing(side * chance))[1].accuracy.mean() - rates.accuracy.mean()) for side in (2, -2)]
-    return replace(calibration, margin=float(max(apart))), rates
+    gap_errors = float(others.loss.mean() - loss.mean()) / chance if chance > 0.0 else None
+    return replace(calibration, margin=float(max(apart)), gap_errors=gap_errors), rates
 
 
 def losses_of_others(layer: LastLayer, held_out: Any) -> Tensor | None:

@@ -37,8 +37,9 @@ def as_tensor(values: Any, name: str) -> Tensor:
         # a copy where torch could not share the memory: reversed strides, read-only or foreign byte order
         return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
     except (TypeError, ValueError) as error:
-        if name == "targets" and array is not None and array.dtype.kind in "US":
-            reason = "text; number the classes 0, 1, … as the columns of outputs are"
+        if array is not None and array.dtype.kind in "US":
+            labels = "text; number the classes 0, 1, … as the columns of outputs are"
+            reason = labels if name == "targets" else f"{type(values).__name__} of text"
         else:
             reason = f"{type(values).__name__} ({error})"
         raise InputError(f"{name}: expected numbers, got {reason}") from None

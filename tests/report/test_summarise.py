@@ -7,7 +7,7 @@ import pytest
 
 from noshadow import InputError, diagnostics
 from noshadow.report.redact import redact
-from noshadow.report.summarise import FEW_HELD_OUT, LEFT_OPEN, summarise, trust
+from noshadow.report.summarise import FEW_HELD_OUT, LEFT_OPEN, TOLD_FROM_CHANCE, summarise, trust
 from noshadow.report.verify import checked_verification
 from tests.report.made import made_audit
 
@@ -129,8 +129,9 @@ def test_records_without_a_rate_are_not_called_safe():
 
 
 def test_few_held_out_records_are_not_called_firm():
-    def level(count, margin=0.01):
-        audit = made_audit(calibration={"source": "rerun", "held_out": count, "scale": 1.0, "margin": margin})
+    def level(count, margin=0.01, errors=None):
+        about = {"source": "rerun", "held_out": count, "scale": 1.0, "margin": margin, "gap_errors": errors}
+        audit = made_audit(calibration=about)
         return next((one.level, one.text) for one in trust(redact(audit)) if one.name == "Predicted rates")
 
     assert diagnostics.FEW_HELD_OUT == FEW_HELD_OUT  # what the notes say
@@ -140,3 +141,5 @@ def test_few_held_out_records_are_not_called_firm():
     assert "rough" in level(68)[1]
     assert level(300, None)[0] == "firm"
     assert level(300, 0.06)[0] == "fair"
+    assert diagnostics.TOLD_FROM_CHANCE == TOLD_FROM_CHANCE
+    assert [level(300, errors=errors)[0] for errors in (1.9, 2.1)] == ["fair", "firm"]

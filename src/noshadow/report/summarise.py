@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,6 +14,7 @@ __all__ = [
     "FEW_HELD_OUT",
     "HOW_TO_GET_RATES",
     "LEFT_OPEN",
+    "TOLD_FROM_CHANCE",
     "Statement",
     "Summary",
     "finding",
@@ -30,6 +32,8 @@ FEW_HELD_OUT = 100
 """With fewer of them rates are called rough, as the notes of an audit do."""
 LEFT_OPEN = 0.05
 """Likewise where chance leaves more of the mean rate open."""
+TOLD_FROM_CHANCE = 2.0
+"""Likewise where held-out records lose more than members by fewer standard errors."""
 _CONVERGED = 0.1  # stationarity, in gradients of a typical record
 
 _Level = Literal["firm", "fair", "weak"]
@@ -188,6 +192,7 @@ def _rates(facts: Mapping[str, Any]) -> Statement:
     }
     level, text = said.get(str(calibration.get("source")), ("weak", "Of unknown origin."))
     few = 0 < (calibration.get("held_out") or 0) < FEW_HELD_OUT or (calibration.get("margin") or 0.0) > LEFT_OPEN
+    few = few or (calibration.get("gap_errors") or math.inf) < TOLD_FROM_CHANCE
     if level == "firm" and few:
         level, text = "fair", f"{text} So few leave the rates rough; some hundreds make them steady."
     if calibration.get("scale") == 0.0:

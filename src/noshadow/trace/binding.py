@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -111,6 +112,8 @@ def lone_epoch(trace: Trace, layer: LastLayer) -> Literal["last", "other"] | Non
 
 def losses_for(value: Any, layer: LastLayer) -> Tensor:
     """Losses (epochs, n) of the layer's records; a transposed array is named."""
+    if isinstance(value, Mapping) or (isinstance(value, (list, tuple)) and any(isinstance(v, Mapping) for v in value)):
+        raise InputError("trace: state dicts are passed as noshadow.Trace.from_checkpoints(model, state_dicts, data)")
     losses, n = as_floats(value, "trace"), layer.n
     if losses.ndim == 3:
         raise InputError(

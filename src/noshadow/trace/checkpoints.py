@@ -69,10 +69,9 @@ def _read(given: Any, name: str) -> Mapping[str, Any]:
         raise FileError(f"{name}: {path} does not exist") from None
     except (SafetensorError, OSError, RuntimeError, ValueError, EOFError, KeyError) as error:
         raise FileError(f"{name}: {path} holds no state dict ({_line(error)})") from None
-    except Exception as error:  # pickle's own, where the file holds more than tensors
+    except Exception:  # pickle's own, where the file holds more than tensors
         raise FileError(
-            f"{name}: {path} holds more than tensors, and nothing is unpickled; save model.state_dict() alone "
-            f"({_line(error)})"
+            f"{name}: {path} holds more than tensors, and nothing is unpickled; save model.state_dict() alone"
         ) from None
     if not isinstance(values, Mapping):
         raise FileError(f"{name}: {path} holds a {type(values).__name__}, not a state dict")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import warnings
@@ -47,6 +46,7 @@ from noshadow.sandwich import Spreads, spreads_over_data
 from noshadow.scores import SCORES, resolve
 from noshadow.trace import Trace
 from noshadow.trace.binding import lone_epoch, rank_agreement
+from noshadow.trace.storage import digest_of
 
 if TYPE_CHECKING:
     from noshadow.passes.ray_tasks import RayTasks
@@ -314,15 +314,9 @@ def _options(
     full_step: bool,
 ) -> dict[str, Any]:
     """What the scores depend on beside the layer. Memory is none of it: passes are kept by the size of their chunks."""
-    remembered = None
-    if trace is not None:
-        digest = hashlib.sha256()
-        for held in (trace.mean_outputs, trace.mean_loss, trace.lower_quartile, trace.upper_quartile):
-            digest.update(b"none" if held is None else held.cpu().contiguous().numpy().tobytes())
-        remembered = digest.hexdigest()
     return {
         "scores": [_told(name) for name in names],
-        "trace": remembered,
+        "trace": None if trace is None else digest_of(trace.memory),
         "share of the run": share,
         "curvature": choice.name if curved(names) else None,
         "full_step": full_step,

@@ -122,6 +122,22 @@ def test_a_score_of_ones_own_that_has_changed_is_not_taken_from_the_store(tmp_pa
         kept(5.0)
 
 
+def test_a_score_of_what_else_a_trace_holds_is_not_taken_from_the_store_of_another(tmp_path, monkeypatch):
+    def highest(known):
+        return known.losses.values[:, known.records.rows].amax(0)
+
+    monkeypatch.setitem(SCORES, "highest", Score(highest, frozenset({"losses"}), default=False))
+    layer = LastLayer(*arrays(), "softmax", 1.0)
+    losses = np.tile(np.array([0.0, 0, 1, 1, 2, 2, 3, 3, 4])[:, None], 60)
+    other = losses.copy()
+    other[0], other[8] = -1.0, 5.0  # the same mean, the same quartiles
+    np.testing.assert_array_equal(score(layer, ["trace_iqr"], other), score(layer, ["trace_iqr"], losses))
+    assert (score(layer, ["highest"], losses, store=tmp_path)["highest"] == 4.0).all()
+    assert (score(layer, ["highest"], Trace.from_losses(losses), store=tmp_path)["highest"] == 4.0).all()
+    with pytest.raises(InputError, match="is of a run with another trace; use another folder"):
+        score(layer, ["highest"], other, store=tmp_path)
+
+
 def test_traces_flags_and_the_full_step_go_through_blocks(tmp_path):
     x, z, y = arrays("squared", m=1)
     x[41] = 1e6  # leverage 1

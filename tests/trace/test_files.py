@@ -46,6 +46,21 @@ def test_resumed_and_uninterrupted_are_equal_to_the_bit(tmp_path, stop):
     same(whole, broken)
 
 
+def test_a_checkpoint_that_holds_nothing_but_tensors_and_plain_values_holds_a_trace(tmp_path):
+    model, whole, broken = network(), Trace(), Trace()
+    for epoch in range(6):
+        moved(model, epoch)
+        whole.update(model, records())
+        broken.update(model, records())
+        if epoch == 3:
+            torch.save(broken.state_dict(), tmp_path / "checkpoint.pt")
+            broken = Trace()
+            broken.load_state_dict(torch.load(tmp_path / "checkpoint.pt", weights_only=True))
+    same(whole, broken)
+    with pytest.raises(InputError, match="softmax"):
+        Trace("squared").load_state_dict(whole.state_dict())
+
+
 @pytest.mark.parametrize("kind", ["recorded", "losses", "half losses", "outputs", "no targets", "labels"])
 def test_everything_comes_back(tmp_path, kind):
     rng = np.random.default_rng(0)

@@ -17,7 +17,7 @@ from noshadow._version import __version__
 from noshadow.accuracy import check
 from noshadow.candidates import refuse_what_members_have, score_candidates
 from noshadow.comparison import check_held_out
-from noshadow.curvature import Choice, Curvature, Size, build_chosen, choose, exact_solver
+from noshadow.curvature import CURVATURES, Choice, Curvature, Size, build_chosen, choose, exact_solver
 from noshadow.curvature.alone import stand_alone
 from noshadow.diagnostics import Accuracy, Diagnostics, concerns
 from noshadow.errors import InputError, NoshadowWarning, name_rows
@@ -231,9 +231,9 @@ def score_with_diagnostics(
     basis = [name for name in wanted if SCORES[name].obstacle(layer.kind) is None]
     computed = list(dict.fromkeys([name for name in names if name not in rated] + basis))
     choice = choose(curvature, Size.of(layer), memory)
-    approximate = curved(computed) and choice.name != "dense"
-    if approximate:
-        _require_dense(choice, store, engine)
+    here = curved(computed) and not CURVATURES[choice.name].blocks
+    if here:
+        _require_blocks(choice, store, engine)
     run = run_of(remembered, layer, losses_of_others(layer, held_out))
     options = partial(_options, computed, remembered, run.share, choice, full_step)
     steps = sum(3 if point.curved else 1 for point in points(layer, computed, remembered, full_step, run))
@@ -245,7 +245,7 @@ def score_with_diagnostics(
         in_blocks(layer, engine, address, store, options) as (held, tasks),
         progress_bar("Scoring", layer.n * steps, progress) as advance,
     ):
-        place = layer if approximate else held  # its passes are done here: Ray gives the exact answers beside it
+        place = layer if here else held  # of one without blocks Ray gives the exact answers that it is checked by
         each = points(place, computed, remembered, full_step, run)
         ranking = min((one for one in each if one.curved), key=lambda one: "exposure" not in one.names, default=None)
         for point in each:
@@ -293,12 +293,13 @@ def score_with_diagnostics(
     return pd.DataFrame({name: values[name] for name in names}, copy=False), diagnostics
 
 
-def _require_dense(choice: Choice, store: Any, engine: str | None) -> None:
-    """Blocks of records are for the exact Hessian, whose sums over them are all that it needs.
+def _require_blocks(choice: Choice, store: Any, engine: str | None) -> None:
+    """Blocks of records are for a Hessian whose sums over them are all that it needs: of ours, the dense one.
 
     Of an approximation Ray gives the exact answers for single records that it is checked against and refined with.
     """
-    asked = "store" if store is not None else "engine" if engine == "ray" and choice.name == "iterative" else None
+    idle = engine == "ray" and not CURVATURES[choice.name].checked
+    asked = "store" if store is not None else "engine" if idle else None
     if asked is not None:
         raise InputError(
             f"{asked}: it is for the exact Hessian, curvature='dense', and this layer has curvature={choice.name!r} "

@@ -32,6 +32,7 @@ from noshadow.rating import (
     OF_CONVERGED,
     WHAT_RATES_NEED,
     has_converged,
+    has_law,
     learned_features,
     losses_of_others,
     predicted_rates,
@@ -222,8 +223,7 @@ def score_with_diagnostics(
     require_ratable(layer, spreads, gap, held_out)
     if stated:
         require_members(layer)
-    several = not layer.kind.classifies and layer.n_outputs > 1  # the law is that of one output
-    names = resolve(layer.kind, scores, given(remembered, (stated or settled) and not several))
+    names = resolve(layer.kind, scores, given(remembered, (stated or settled) and has_law(layer)))
     if refine is not None and not (is_number(refine) and 0 < refine <= 1):
         raise InputError(f"refine: expected a share of the records between 0 and 1, got {refine!r}")
     rated = [name for name in names if SCORES[name].compute is None]

@@ -14,8 +14,8 @@ from noshadow import InputError, LastLayer, Trace, attacks, score
 from noshadow.attacks.gaussians import best_accuracy, best_tpr
 from noshadow.diagnostics import concerns
 from noshadow.heads import make_head
-from noshadow.predict import FPR, Calibration, HeldOut, calibrate, converged_rates, match_scale, spreads_of
-from noshadow.rating import learned_features
+from noshadow.predict import FPR, Calibration, HeldOut, Rates, calibrate, converged_rates, match_scale, spreads_of
+from noshadow.rating import LAWS, Law, learned_features
 from noshadow.scoring import score_with_diagnostics
 from noshadow.squared_law import calibrate_law
 
@@ -660,3 +660,33 @@ def test_frames_in_another_order_have_no_spread_and_are_not_held_out(run):
         noshadow.spread(z, again, y.iloc[moved], "softmax")
     with pytest.raises(InputError, match=r"^held_out\[1\]: its index has the labels of held_out\[0\] in another order"):
         score(run[0], held_out=(z, y.iloc[moved]))
+
+
+def test_a_law_of_ones_own_gives_the_rates_of_its_heads(monkeypatch):
+    rng = np.random.default_rng(0)
+    x, others = rng.normal(size=(60, 3)), rng.normal(size=(40, 1))
+    y = x.sum(1) + rng.normal(size=60)
+    fit = x @ np.linalg.lstsq(x, y, rcond=None)[0]
+    layer = LastLayer(x, fit, y, "squared", bias=False)
+
+    def rates(values):
+        return Rates(values, 0.5 + 0.0 * values, lambda: 0.01 + 0.0 * values)
+
+    def converged(influence_sum, values, spreads):
+        return Calibration(1.0, 1.0, source="converged"), rates(values["leverage"])
+
+    def calibrated(basis):
+        error = basis.values["loss"]
+        return error, lambda held: (Calibration(*basis.spreads, held_out=len(held.loss)), rates(error))
+
+    monkeypatch.setitem(LAWS, "loss", Law(converged, calibrated))
+    names = ["leverage", "loss", "attack_power"]
+    alone = score(layer, names)
+    np.testing.assert_array_equal(alone["attack_power"], alone["leverage"])
+    beside = score(layer, names, spread=(1.0, 1.0), held_out=(others, others + 1.0))
+    np.testing.assert_array_equal(beside["attack_power"], beside["loss"])
+
+    monkeypatch.delitem(LAWS, "loss")
+    assert "attack_power" not in score(layer)
+    with pytest.raises(InputError, match="spread: no law of predicted rates is known of a squared head"):
+        score(layer, spread=(1.0, 1.0))

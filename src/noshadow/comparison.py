@@ -17,7 +17,7 @@ from noshadow.layer import LastLayer
 from noshadow.likeness import note_unlike
 from noshadow.predict import rms_difference, statistic
 
-__all__ = ["Read", "check_held_out", "compare_runs"]
+__all__ = ["Pair", "Read", "check_held_out", "compare_runs"]
 
 _APART = 1.4  # factor between the statistics of two runs of one recipe that is seldom seen
 _ALIKE = 0.75  # of the change of members' φ: where held-out records move as much, the last steps may have done it
@@ -290,8 +290,8 @@ def _note_other_fit(members: LastLayer, others: LastLayer, first: LastLayer, sec
 
 
 def _far_lower(centres: Pair, again: Pair, losses: Pair) -> bool:
-    """Whether mean and median of φ are lower by a factor in the second run. Of many classes that were hardly fitted they
-    are below 0, where a factor says nothing: then the losses of the two runs tell."""
+    """Whether mean and median of φ are lower by a factor in the second run. Of many classes that were hardly fitted
+    they are below 0, where a factor says nothing: then the losses of the two runs tell."""
     if min(*centres, *again) <= 0.0:
         return losses[1] > _LOSSES_APART * losses[0]
     return all(_APART * b < a for a, b in zip(centres, again, strict=True))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Set
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,10 +23,15 @@ from noshadow.squared_law import calibrate_law, converged_law
 from noshadow.tensors import as_floats, as_tensor
 
 __all__ = [
+    "LAWS",
     "OF_CALIBRATED",
     "OF_CONVERGED",
     "WHAT_RATES_NEED",
+    "Basis",
+    "Law",
+    "Rated",
     "has_converged",
+    "has_law",
     "learned_features",
     "losses_of_others",
     "predicted_rates",
@@ -81,11 +86,14 @@ def require_ratable(layer: LastLayer, spreads: Any, gap: Any, held_out: Any) -> 
         return
     if not layer.kind.signals:
         raise InputError(f"{passed[0]}: independent labels have no single attack statistic; audit a label at a time")
-    if not layer.kind.classifies and layer.n_outputs > 1:
+    law = LAWS.get(layer.kind.signal_scale)
+    if law is None:
+        raise InputError(f"{passed[0]}: no law of predicted rates is known of a {layer.head} head; leave it out")
+    if law.one_output and layer.n_outputs > 1:
         raise InputError(f"{passed[0]}: rates are predicted for one output, this layer has {layer.n_outputs}")
-    if not layer.kind.classifies and gap is not None:
-        raise InputError("gap: the law of squared error is not scaled; leave it out")
-    if layer.kind.classifies and passed == ["spread"]:
+    if not law.scaled and gap is not None:
+        raise InputError(f"gap: the law of {layer.kind.loss_name} is not scaled; leave it out")
+    if law.scaled and passed == ["spread"]:
         raise InputError("spread: how far records move is scaled by gap= or held_out=; pass one of the two")
 
 
@@ -127,8 +135,7 @@ def rates_of_converged(
     layer: LastLayer, influence_sum: float, values: dict[str, Any], spreads: Spreads | None
 ) -> tuple[Calibration, Rates]:
     """The rates of a converged head on features that nobody trained, and what they rest on."""
-    law = converged_rates if layer.kind.classifies else converged_law
-    return law(influence_sum, values, spreads)
+    return LAWS[layer.kind.signal_scale].converged(influence_sum, values, spreads)
 
 
 def predicted_rates(
@@ -142,19 +149,8 @@ def predicted_rates(
 ) -> tuple[Calibration, Rates]:
     """The predicted rates of all records, and what they rest on."""
     others = None if held_out is None else HeldOut.of(layer.kind, *_pair(held_out))
-    if layer.kind.classifies:
-        phi = _statistic_of(layer)
-        loss, exposure = plain_loss(phi), values["exposure"]
-
-        def rated(held: HeldOut | None) -> tuple[Calibration, Rates]:
-            calibration = calibrate(layer.kind, exposure, phi, loss, held, spreads, gap, source)
-            return calibration, calibration.rates(exposure)
-    else:
-        loss, error = values["loss"], np.sqrt(_mean_square(layer, values["loss"], run))
-
-        def rated(held: HeldOut | None) -> tuple[Calibration, Rates]:
-            return calibrate_law(layer.kind, values["leverage"], error, loss, held, spreads, source)
-
+    law = LAWS[layer.kind.signal_scale]
+    loss, rated = law.calibrated(Basis(layer, values, run, spreads, gap, source))
     calibration, rates = rated(others)
     if others is None:
         return calibration, rates
@@ -162,6 +158,73 @@ def predicted_rates(
     apart = [abs(rated(others.losing(side * chance))[1].accuracy.mean() - rates.accuracy.mean()) for side in (2, -2)]
     gap_errors = float(others.loss.mean() - loss.mean()) / chance if chance > 0.0 else None
     return replace(calibration, margin=float(max(apart)), gap_errors=gap_errors), rates
+
+
+@dataclass(frozen=True, eq=False)
+class Basis:
+    """What rates are predicted from beside held-out records: the layer, its scores (n,), what exposure takes of the
+    run, the two spreads, the gap of the means, and where the spreads are from."""
+
+    layer: LastLayer
+    values: dict[str, Any]
+    run: Run
+    spreads: tuple[float, float] | None
+    gap: float | None
+    source: Source
+
+
+Rated = Callable[[HeldOut | None], tuple[Calibration, Rates]]
+
+
+def _of_logits(basis: Basis) -> tuple[Any, Rated]:
+    kind, phi, exposure = basis.layer.kind, _statistic_of(basis.layer), basis.values["exposure"]
+    loss = plain_loss(phi)
+
+    def rated(held: HeldOut | None) -> tuple[Calibration, Rates]:
+        calibration = calibrate(kind, exposure, phi, loss, held, basis.spreads, basis.gap, basis.source)
+        return calibration, calibration.rates(exposure)
+
+    return loss, rated
+
+
+def _of_residuals(basis: Basis) -> tuple[Any, Rated]:
+    kind, leverage, loss = basis.layer.kind, basis.values["leverage"], basis.values["loss"]
+    error = np.sqrt(_mean_square(basis.layer, loss, basis.run))
+
+    def rated(held: HeldOut | None) -> tuple[Calibration, Rates]:
+        return calibrate_law(kind, leverage, error, loss, held, basis.spreads, basis.source)
+
+    return loss, rated
+
+
+@dataclass(frozen=True)
+class Law:
+    """From what is known of the records to their predicted rates.
+
+    converged   of a converged head: from Σ g'ᵀAg', the scores and, where they are known, the spreads over data
+    calibrated  of others: the loss (n,) of the members that is compared with that of held-out records, and the rates as
+                a function of these
+    one_output  it is that of one output alone
+    scaled      it takes a gap in place of held-out records, and beside spreads needs one of the two
+    """
+
+    converged: Callable[[float, dict[str, Any], Spreads | None], tuple[Calibration, Rates]]
+    calibrated: Callable[[Basis], tuple[Any, Rated]]
+    one_output: bool = False
+    scaled: bool = True
+
+
+LAWS: dict[str, Law] = {
+    "logit": Law(converged_rates, _of_logits),
+    "loss": Law(converged_law, _of_residuals, one_output=True, scaled=False),
+}
+"""By the scale of the attack's statistic, ``Head.signal_scale``; "loss" is that of squared error."""
+
+
+def has_law(layer: LastLayer) -> bool:
+    """Whether the rates of such a layer can be predicted."""
+    law = LAWS.get(layer.kind.signal_scale)
+    return law is not None and not (law.one_output and layer.n_outputs > 1)
 
 
 def losses_of_others(layer: LastLayer, held_out: Any) -> Tensor | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import warnings
@@ -18,7 +17,7 @@ from noshadow._version import __version__
 from noshadow.accuracy import check
 from noshadow.candidates import refuse_what_members_have, score_candidates
 from noshadow.comparison import check_held_out
-from noshadow.curvature import Choice, Curvature, Size, build_chosen, choose, exact_solver
+from noshadow.curvature import CURVATURES, Choice, Curvature, Size, build_chosen, choose, exact_solver
 from noshadow.curvature.alone import stand_alone
 from noshadow.curvature.iterative import IterativeCurvature
 from noshadow.diagnostics import Accuracy, Diagnostics, concerns
@@ -34,6 +33,7 @@ from noshadow.rating import (
     OF_CONVERGED,
     WHAT_RATES_NEED,
     has_converged,
+    has_law,
     learned_features,
     losses_of_others,
     predicted_rates,
@@ -49,6 +49,7 @@ from noshadow.scores import SCORES, resolve
 from noshadow.trace import Trace
 from noshadow.trace.binding import lone_epoch, rank_agreement
 from noshadow.trace.consistency import require_losses
+from noshadow.trace.storage import digest_of
 
 if TYPE_CHECKING:
     from noshadow.passes.ray_tasks import RayTasks
@@ -224,8 +225,7 @@ def score_with_diagnostics(
     require_ratable(layer, spreads, gap, held_out)
     if stated:
         require_members(layer)
-    several = not layer.kind.classifies and layer.n_outputs > 1  # the law is that of one output
-    names = resolve(layer.kind, scores, given(remembered, (stated or settled) and not several))
+    names = resolve(layer.kind, scores, given(remembered, (stated or settled) and has_law(layer)))
     if refine is not None and not (is_number(refine) and 0 < refine <= 1):
         raise InputError(f"refine: expected a share of the records between 0 and 1, got {refine!r}")
     rated = [name for name in names if SCORES[name].compute is None]
@@ -235,9 +235,9 @@ def score_with_diagnostics(
     if remembered is not None and remembered.losses is not None and "exposure" in computed:
         require_losses(remembered.losses)
     choice = choose(curvature, Size.of(layer), memory)
-    approximate = curved(computed) and choice.name != "dense"
-    if approximate:
-        _require_dense(choice, store, engine)
+    here = curved(computed) and not CURVATURES[choice.name].blocks
+    if here:
+        _require_blocks(choice, store, engine)
     run = run_of(remembered, layer, losses_of_others(layer, held_out))
     options = partial(_options, computed, remembered, run.share, choice, full_step)
     steps = sum(3 if point.curved else 1 for point in points(layer, computed, remembered, full_step, run))
@@ -249,7 +249,7 @@ def score_with_diagnostics(
         in_blocks(layer, engine, address, store, options) as (held, tasks),
         progress_bar("Scoring", layer.n * steps, progress) as advance,
     ):
-        place = layer if approximate else held  # its passes are done here: Ray gives the exact answers beside it
+        place = layer if here else held  # of one without blocks Ray gives the exact answers that it is checked by
         each = points(place, computed, remembered, full_step, run)
         ranking = min((one for one in each if one.curved), key=lambda one: "exposure" not in one.names, default=None)
         for point in each:
@@ -301,12 +301,13 @@ def score_with_diagnostics(
     return pd.DataFrame({name: values[name] for name in names}, copy=False), diagnostics
 
 
-def _require_dense(choice: Choice, store: Any, engine: str | None) -> None:
-    """Blocks of records are for the exact Hessian, whose sums over them are all that it needs.
+def _require_blocks(choice: Choice, store: Any, engine: str | None) -> None:
+    """Blocks of records are for a Hessian whose sums over them are all that it needs: of ours, the dense one.
 
     Of an approximation Ray gives the exact answers for single records that it is checked against and refined with.
     """
-    asked = "store" if store is not None else "engine" if engine == "ray" and choice.name == "iterative" else None
+    idle = engine == "ray" and not CURVATURES[choice.name].checked
+    asked = "store" if store is not None else "engine" if idle else None
     if asked is not None:
         raise InputError(
             f"{asked}: it is for the exact Hessian, curvature='dense', and this layer has curvature={choice.name!r} "
@@ -322,15 +323,9 @@ def _options(
     full_step: bool,
 ) -> dict[str, Any]:
     """What the scores depend on beside the layer. Memory is none of it: passes are kept by the size of their chunks."""
-    remembered = None
-    if trace is not None:
-        digest = hashlib.sha256()
-        for held in (trace.mean_outputs, trace.mean_loss, trace.lower_quartile, trace.upper_quartile):
-            digest.update(b"none" if held is None else held.cpu().contiguous().numpy().tobytes())
-        remembered = digest.hexdigest()
     return {
         "scores": [_told(name) for name in names],
-        "trace": remembered,
+        "trace": None if trace is None else digest_of(trace.memory),
         "share of the run": share,
         "curvature": choice.name if curved(names) else None,
         "full_step": full_step,

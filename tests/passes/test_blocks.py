@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -17,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noshadow import InputError, LastLayer, Trace, audit, score
-from noshadow.curvature import build_curvature, dense
+from noshadow.curvature import CURVATURES, build_curvature, dense
 from noshadow.passes import Blocks, summed
 from noshadow.passes.store import Store
 from noshadow.scores import SCORES, Score
@@ -120,6 +121,34 @@ def test_a_score_of_ones_own_that_has_changed_is_not_taken_from_the_store(tmp_pa
     pd.testing.assert_series_equal(kept(1.0), once, check_exact=True)  # another function that does the same
     with pytest.raises(InputError, match="is of a run with other scores; use another folder"):
         kept(5.0)
+
+
+def test_a_score_of_what_else_a_trace_holds_is_not_taken_from_the_store_of_another(tmp_path, monkeypatch):
+    def highest(known):
+        return known.losses.values[:, known.records.rows].amax(0)
+
+    monkeypatch.setitem(SCORES, "highest", Score(highest, frozenset({"losses"}), default=False))
+    layer = LastLayer(*arrays(), "softmax", 1.0)
+    losses = np.tile(np.array([0.0, 0, 1, 1, 2, 2, 3, 3, 4])[:, None], 60)
+    other = losses.copy()
+    other[0], other[8] = -1.0, 5.0  # the same mean, the same quartiles
+    np.testing.assert_array_equal(score(layer, ["trace_iqr"], other), score(layer, ["trace_iqr"], losses))
+    assert (score(layer, ["highest"], losses, store=tmp_path)["highest"] == 4.0).all()
+    assert (score(layer, ["highest"], Trace.from_losses(losses), store=tmp_path)["highest"] == 4.0).all()
+    with pytest.raises(InputError, match="is of a run with another trace; use another folder"):
+        score(layer, ["highest"], other, store=tmp_path)
+
+
+def test_a_curvature_of_ones_own_goes_through_blocks_where_it_says_so(tmp_path, monkeypatch):
+    layer = LastLayer(*arrays(), "softmax", 1.0)
+    own = replace(CURVATURES["dense"], auto=False)
+    monkeypatch.setitem(CURVATURES, "own", own)
+    blocks = score(layer, ["newton"], curvature="own", store=tmp_path / "own")
+    pd.testing.assert_frame_equal(blocks, score(layer, ["newton"], store=tmp_path / "dense"), check_exact=True)
+    monkeypatch.setitem(CURVATURES, "own", replace(own, blocks=False, checked=False))
+    for name, value in (("store", tmp_path / "other"), ("engine", "ray")):
+        with pytest.raises(InputError, match=f"{name}: it is for the exact Hessian, .* has curvature='own'"):
+            score(layer, ["newton"], curvature="own", **{name: value})
 
 
 def test_traces_flags_and_the_full_step_go_through_blocks(tmp_path):

@@ -46,6 +46,21 @@ def test_resumed_and_uninterrupted_are_equal_to_the_bit(tmp_path, stop):
     same(whole, broken)
 
 
+def test_a_checkpoint_that_holds_nothing_but_tensors_and_plain_values_holds_a_trace(tmp_path):
+    model, whole, broken = network(), Trace(), Trace()
+    for epoch in range(6):
+        moved(model, epoch)
+        whole.update(model, records())
+        broken.update(model, records())
+        if epoch == 3:
+            torch.save(broken.state_dict(), tmp_path / "checkpoint.pt")
+            broken = Trace()
+            broken.load_state_dict(torch.load(tmp_path / "checkpoint.pt", weights_only=True))
+    same(whole, broken)
+    with pytest.raises(InputError, match="softmax"):
+        Trace("squared").load_state_dict(whole.state_dict())
+
+
 @pytest.mark.parametrize("kind", ["recorded", "losses", "half losses", "outputs", "no targets", "labels"])
 def test_everything_comes_back(tmp_path, kind):
     rng = np.random.default_rng(0)
@@ -201,8 +216,7 @@ def test_state_dicts_of_other_models_are_refused_by_their_first_key(tmp_path):
         r"state_dicts\[0\]: '3.bias' has shape \(5,\), in the model \(4,\)": {**state, "3.bias": torch.ones(M + 1)},
         r"it has no '0.weight', .* \(it holds one under 'model_state_dict': pass checkpoint": tmp_path / "nested.pt",
         r"it has no '0.weight', .* \(it holds one under 'model': pass checkpoint\['model'\]\)": tmp_path / "under.pt",
-        r"state_dicts\[0\]: .*whole.pt holds more than tensors, and nothing is unpickled; save model.state_dict.. alone$": tmp_path
-        / "whole.pt",
+        r"state_dicts\[0\]: .*whole.pt .* nothing is unpickled; save model.state_dict.. alone$": tmp_path / "whole.pt",
         r"state_dicts\[0\]: .*text.safetensors holds no state dict": tmp_path / "text.safetensors",
         r"state_dicts\[0\]: .* does not exist": tmp_path / "nowhere.pt",
         r"state_dicts\[0\]: the folder .* has neither": tmp_path,

@@ -37,18 +37,19 @@ def read_arrays(
     penalize_bias: bool = True,
     argument: str = "file",
 ) -> LayerArrays:
-    """The arrays of an .npz, or the columns of a .parquet, of a .safetensors or of a folder of .npy files.
+    """The arrays of an .npz, of a file of one of ``noshadow.sources.find.FORMATS``, or of a folder.
 
     An .npz may say head and ridge too; what is given here comes first. The others stay on disk. ``argument`` is what
     messages call the file.
     """
     from noshadow.layer import LastLayer
     from noshadow.npz import read_npz
+    from noshadow.sources.find import format_of
 
     kept = {"bias": bias, "penalize_bias": penalize_bias}
-    if (file.is_dir() and file.suffix != ".npz") or file.suffix in (".parquet", ".safetensors"):
+    if (file.is_dir() and file.suffix != ".npz") or format_of(file) is not None:
         layer = LastLayer.open(file, head or "softmax", 0.0 if ridge is None else ridge, **kept)
-        names = _BESIDE if file.is_file() and file.suffix == ".parquet" else ()
+        names = _BESIDE if file.is_file() and file.suffix.lower() == ".parquet" else ()
         _tell_of_others(_names_on_disk(file), (*REQUIRED, "sample_weight", *names), argument)
         beside = _columns(file, names, argument) if names else {}
         return LayerArrays(layer, beside.get("ids"), beside.get("group"))
@@ -83,23 +84,16 @@ def _tell_of_others(held: Iterable[str], known: Sequence[str], argument: str) ->
 
 
 def _names_on_disk(path: Path) -> list[str]:
-    """What a .parquet or .safetensors file calls its arrays; of a folder, what all files in it do."""
+    """What a file calls its arrays; of a folder, what all files in it do."""
+    from noshadow.sources.find import format_of
+
     if path.is_dir():
         shown = (one for one in sorted(path.iterdir()) if not one.name.startswith("."))
         return [name for one in shown for name in _names_on_disk(one)]
     if path.suffix == ".npy":
         return [path.stem]
-    if path.suffix == ".safetensors":
-        from noshadow.sources.flat import tensors_header
-
-        return list(tensors_header(path)[0])
-    if path.suffix == ".parquet":
-        import pyarrow.parquet as pq
-
-        with open(path, "rb") as stream:
-            names = pq.read_schema(stream).names
-        return [name for name in names if not name.startswith("__index_level_")]  # of pandas
-    return []
+    kind = format_of(path)
+    return [] if kind is None else kind.names(path)
 
 
 def read_trace(file: Path) -> Any:

@@ -2,7 +2,7 @@
 
 layer    a layer that ``LastLayer.save`` wrote          npz      arrays of a last layer
 tensors  safetensors with the arrays of a last layer    parquet  columns of a last layer
-skops    a scikit-learn model
+skops    a scikit-learn model                           table    another of ``noshadow.sources.find.FORMATS``
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from noshadow.errors import FileError
 
 __all__ = ["Kind", "kind_of"]
 
-Kind = Literal["layer", "tensors", "npz", "parquet", "skops"]
+Kind = Literal["layer", "tensors", "npz", "parquet", "skops", "table"]
 _PEEK = 65_536
 _NPY, _HDF, _PARQUET, _ZIP = b"\x93NUMPY", b"\x89HDF", b"PAR1", b"PK\x03\x04"
+_BY_CONTENT = (".safetensors", ".parquet")  # which are known above, whatever they are called
 _TORCH = (
     "save its weights with safetensors.torch.save_file(model.state_dict(), 'model.safetensors') and audit "
     "package.module:build --checkpoint model.safetensors --data …, or"
@@ -56,11 +57,19 @@ def kind_of(path: Path, argument: str = "file") -> Kind:
         )
     if path.suffix == ".npz":
         return "npz"  # whose reader says what is wrong with it
+    if path.suffix.lower() not in _BY_CONTENT and _is_registered(path):
+        return "table"
     what = "an HDF5 file" if start.startswith(_HDF) else "none of the files that noshadow reads"
     raise FileError(
         f"{argument}: {path} is {what}; pass a layer that was saved (.safetensors), arrays (.npz, .parquet), a "
         "scikit-learn model (.skops) or package.module:build"
     )
+
+
+def _is_registered(path: Path) -> bool:
+    from noshadow.sources.find import format_of
+
+    return format_of(path) is not None
 
 
 def _zipped(path: Path, start: bytes, argument: str) -> Kind:

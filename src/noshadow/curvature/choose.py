@@ -32,6 +32,8 @@ class Method:
     work     floating-point operations, where it may take too many; None: never
     auto     whether "auto" may take it
     spares   what it leaves out where even its own memory is not there: the end of a sentence; None: it cannot
+    blocks   whether its passes may be done in blocks of records, kept in a store or by tasks of Ray
+    checked  of others, whether it may be an approximation: tasks of Ray then give the exact answers that it is held to
     """
 
     build: Callable[[LastLayer, float, Advance], Curvature]
@@ -40,13 +42,15 @@ class Method:
     work: Callable[[Size], float] | None = None
     auto: bool = True
     spares: str | None = None
+    blocks: bool = False
+    checked: bool = True
 
 
 CURVATURES: dict[str, Method] = {
-    "dense": Method(dense_curvature, dense_memory, dense_refusal),
+    "dense": Method(dense_curvature, dense_memory, dense_refusal, blocks=True),
     "blocks": Method(blocks_curvature, blocks_memory, blocks_refusal, blocks_work),
     "kronecker": Method(kronecker_curvature, kronecker_memory, kronecker_refusal, spares=KRONECKER_SPARES),
-    "iterative": Method(iterative_curvature, iterative_memory, iterative_refusal, auto=False),
+    "iterative": Method(iterative_curvature, iterative_memory, iterative_refusal, auto=False, checked=False),
 }
 """In the order of preference: ``auto`` takes the first that fits, or the last that can do with less than it needs."""
 

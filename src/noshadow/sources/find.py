@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,40 @@ from typing import Any
 from noshadow.errors import FileError, InputError
 from noshadow.sources.chunks import ChunksTable
 from noshadow.sources.csr import CsrTable
-from noshadow.sources.flat import Flat, npy_table, tensors_table
-from noshadow.sources.parquet import ParquetTable
+from noshadow.sources.flat import Flat, npy_table, tensors_header, tensors_table
+from noshadow.sources.parquet import ParquetTable, parquet_names
 from noshadow.sources.rows import NAMES, OPTIONAL
 from noshadow.sources.tables import Shards, Table
 
-__all__ = ["find_table", "numbered", "one_shard"]
+__all__ = ["FORMATS", "Format", "find_table", "format_of", "numbered", "one_shard"]
 
 _ALL = (*NAMES, *OPTIONAL)
-_SUFFIXES = (".safetensors", ".parquet")
 _NEARLY = 0.8  # likeness of two names, of 1
 _REMEDY = "pass a list of the shards in their order"
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of file that holds a shard.
+
+    open   the table of a file, with those of the named arrays that it has
+    names  what a file calls all that it holds, so that arrays that are not read can be told of
+    """
+
+    open: Callable[[Path, Sequence[str]], Table]
+    names: Callable[[Path], list[str]]
+
+
+FORMATS: dict[str, Format] = {
+    ".safetensors": Format(tensors_table, lambda path: list(tensors_header(path)[0])),
+    ".parquet": Format(ParquetTable, parquet_names),
+}
+"""By suffix, in lower case."""
+
+
+def format_of(path: Path) -> Format | None:
+    """The format of a file, by its suffix in whatever case; None: it is of none that holds a shard."""
+    return FORMATS.get(path.suffix.lower())
 
 
 def find_table(records: Any) -> Table:
@@ -47,7 +71,7 @@ def find_table(records: Any) -> Table:
 
 
 def one_shard(shard: Any) -> Table:
-    """A safetensors or Parquet file, a folder with an .npy file for each array, or a mapping from array to .npy."""
+    """A file of one of ``FORMATS``, a folder with an .npy file for each array, or a mapping from array to .npy."""
     if isinstance(shard, Mapping):
         unknown = [name for name in shard if name not in _ALL]
         if unknown:
@@ -61,12 +85,11 @@ def one_shard(shard: Any) -> Table:
         return npy_table({name: path / f"{name}.npy" for name in _ALL if (path / f"{name}.npy").exists()}, str(path))
     if not path.exists():
         raise FileError(f"records: {path} does not exist")
-    if path.suffix.lower() == ".safetensors":
-        return tensors_table(path, _ALL)
-    if path.suffix.lower() == ".parquet":
-        return ParquetTable(path, _ALL)
+    kind = format_of(path)
+    if kind is not None:
+        return kind.open(path, _ALL)
     raise InputError(
-        f"records: {path} must be a .safetensors or .parquet file, or a folder with features.npy, outputs.npy and "
+        f"records: {path} must be a {' or '.join(FORMATS)} file, or a folder with features.npy, outputs.npy and "
         "targets.npy"
     )
 
@@ -110,8 +133,8 @@ def _shards_of(folder: Path) -> list[Path]:
     shards = [one for one in entries if _holds_records(one)]
     if not shards:
         raise FileError(
-            f"records: {folder} holds no shards: neither .safetensors nor .parquet files, nor features.npy, "
-            "outputs.npy and targets.npy"
+            f"records: {folder} holds no shards: neither {' nor '.join(FORMATS)} files, nor features.npy, outputs.npy "
+            "and targets.npy"
         )
     _refuse_unfinished(folder, entries, shards)
     if len(shards) == 1 and "-of-" not in shards[0].name:
@@ -122,13 +145,13 @@ def _shards_of(folder: Path) -> list[Path]:
 
 
 def _holds_records(path: Path) -> bool:
-    return path.suffix.lower() in _SUFFIXES or (path.is_dir() and _is_npy_folder(path))
+    return format_of(path) is not None or (path.is_dir() and _is_npy_folder(path))
 
 
 def _without_suffix(name: str) -> str:
     """The name of a file without its kind; of a folder, ``part.0``, all of it."""
     path = Path(name)
-    return path.stem if path.suffix.lower() in _SUFFIXES else name
+    return name if format_of(path) is None else path.stem
 
 
 def _refuse_both(folder: Path) -> None:

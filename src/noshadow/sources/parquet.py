@@ -15,7 +15,16 @@ from noshadow.sources.checksums import Checksums
 from noshadow.sources.flat import Stamp
 from noshadow.sources.tables import Column, Columns
 
-__all__ = ["ParquetTable"]
+__all__ = ["ParquetTable", "parquet_names"]
+
+
+def parquet_names(path: Path) -> list[str]:
+    """The columns of a file but for the index that pandas keeps there."""
+    import pyarrow.parquet as pq
+
+    with open(path, "rb") as file:
+        names = pq.read_schema(file).names
+    return [name for name in names if not name.startswith("__index_level_")]
 
 
 class ParquetTable:

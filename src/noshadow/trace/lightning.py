@@ -6,11 +6,7 @@ import importlib
 import warnings
 from typing import Any
 
-import numpy as np
-import torch
-
 from noshadow.errors import NoshadowWarning, missing_extra
-from noshadow.trace.storage import memory_of, parts_of
 from noshadow.trace.trace import Trace
 
 __all__ = ["TraceCallback"]
@@ -93,16 +89,10 @@ class TraceCallback(_base()):  # type: ignore[misc]  # known when it runs
         self._done = done
 
     def state_dict(self) -> dict[str, Any]:
-        """For Lightning's checkpoints: arrays as tensors, facts as plain values."""
-        arrays, facts = parts_of(self.trace._memory)
-        return {
-            "arrays": {name: torch.from_numpy(array) for name, array in arrays.items()},
-            "facts": facts,
-            "done": self._done,
-        }
+        """For Lightning's checkpoints."""
+        return {**self.trace.state_dict(), "done": self._done}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
-        arrays = {name: np.asarray(value.cpu()) for name, value in state_dict["arrays"].items()}
-        self.trace._resumed(memory_of(arrays, state_dict["facts"]))
+        self.trace.load_state_dict(state_dict)
         self._done = state_dict.get("done")

@@ -8,6 +8,8 @@ marks         (n,)    whole numbers made of the targets
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from typing import Any
 
@@ -20,7 +22,7 @@ from noshadow.trace.losses import AllLosses, Losses, RunningLosses
 from noshadow.trace.means import RunningMean
 from noshadow.trace.memory import Memory
 
-__all__ = ["IDENTITY", "SCHEMA", "Parts", "memory_of", "parts_of", "read_memory", "write_memory"]
+__all__ = ["IDENTITY", "SCHEMA", "Parts", "digest_of", "memory_of", "parts_of", "read_memory", "write_memory"]
 
 SCHEMA = 1
 """Raised when the same names mean something else."""
@@ -65,6 +67,16 @@ def parts_of(memory: Memory) -> Parts:
     if memory.marks is not None:
         arrays["marks"] = memory.marks
     return {name: np.ascontiguousarray(array.cpu().numpy()) for name, array in arrays.items()}, facts
+
+
+def digest_of(memory: Memory) -> str:
+    """SHA-256 of all that a memory holds: whatever a score may take of it is in there."""
+    arrays, facts = parts_of(memory)
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(array.data)
+    return digest.hexdigest()
 
 
 def memory_of(arrays: Arrays, facts: dict[str, Any]) -> Memory:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -28,7 +29,7 @@ from noshadow.trace.checkpoints import each_loaded
 from noshadow.trace.epoch import Epoch, read_batch
 from noshadow.trace.losses import AllLosses, Losses, losses_of
 from noshadow.trace.memory import Memory, marks_of
-from noshadow.trace.storage import read_memory, write_memory
+from noshadow.trace.storage import memory_of, parts_of, read_memory, write_memory
 
 __all__ = ["Trace"]
 
@@ -391,6 +392,20 @@ class Trace:
     def resume(self, path: str | os.PathLike[str]) -> None:
         """Go on from what was saved, in place of what this trace holds."""
         self._resumed(read_memory(path))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it holds, for the checkpoints of a training run: arrays as tensors, facts as plain values.
+
+        With ``load_state_dict`` it is all that such a checkpoint asks for: ``accelerator.register_for_checkpointing``
+        takes a trace as it is. An epoch in batches that has not ended is not in it.
+        """
+        arrays, facts = parts_of(self._memory)
+        return {"arrays": {name: torch.from_numpy(array) for name, array in arrays.items()}, "facts": facts}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from what ``state_dict`` gave, in place of what this trace holds."""
+        arrays = {name: np.asarray(value.cpu()) for name, value in state_dict["arrays"].items()}
+        self._resumed(memory_of(arrays, state_dict["facts"]))
 
     def _resumed(self, memory: Memory) -> None:
         """Take over what was kept; refused where it was recorded with another loss than this one is for."""

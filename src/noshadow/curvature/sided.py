@@ -106,12 +106,16 @@ def _by_products(layer: LastLayer, unit: Tensor, theta: Tensor | None, chunk: in
             shown[rows] = some.times(lifted)
     length = gram.diagonal().sqrt()
     inverse = torch.where(length > 0, 1.0 / torch.where(length > 0, length, 1.0), 0.0)
-    values, vectors = torch.linalg.eigh(0.5 * (gram + gram.T) * inverse * inverse.unsqueeze(1))
+    gram.mul_(inverse).mul_(inverse.unsqueeze(1))  # of which eigh reads one half
+    values, vectors = torch.linalg.eigh(gram)
+    del gram  # a matrix of n × n less than there would be at the peak, in the products below
     real = values > _DEPENDENT * values[-1]
     root, vectors = values[real].sqrt(), vectors[:, real]
     inner = None if shown is None else (vectors.T @ (inverse.unsqueeze(1) * shown)) / root.unsqueeze(1)
     order = length.argsort(descending=True)
-    turn, factor = torch.linalg.qr((length.unsqueeze(1) * vectors * root)[order].T)
-    features = torch.empty_like(factor.T).contiguous()
+    vectors.mul_(root).mul_(length.unsqueeze(1))
+    turn, factor = torch.linalg.qr(vectors[order].T)
+    del vectors
+    features = torch.empty_like(factor.T)
     features[order] = factor.T
-    return features, None if inner is None else turn.T @ inner
+    return features.contiguous(), None if inner is None else turn.T @ inner

@@ -184,6 +184,18 @@ def test_checkpoints_in_any_form_against_a_plain_loop(tmp_path, form):
     assert model.training
 
 
+def test_the_models_own_state_dict_is_that_from_before():
+    """It is no copy: the state dicts before it are loaded over the very tensors that it holds."""
+    model, data = network(), records()
+    states, _ = checkpoints(model)
+    kept = {name: value.clone() for name, value in model.state_dict().items()}
+    for place in range(3):
+        for live in (model.state_dict(), {f"module.{name}": value for name, value in model.state_dict().items()}):
+            given, copied = ([*states[:place], one, *states[place:2]] for one in (live, kept))
+            same(Trace.from_checkpoints(model, given, data), Trace.from_checkpoints(model, copied, data))
+    assert all(torch.equal(value, kept[name]) for name, value in model.state_dict().items())
+
+
 def test_the_weights_come_back_after_an_error():
     model = network()
     states, _ = checkpoints(model)
@@ -220,6 +232,11 @@ def test_state_dicts_of_other_models_are_refused_by_their_first_key(tmp_path):
         r"state_dicts\[0\]: .*text.safetensors holds no state dict": tmp_path / "text.safetensors",
         r"state_dicts\[0\]: .* does not exist": tmp_path / "nowhere.pt",
         r"state_dicts\[0\]: the folder .* has neither": tmp_path,
+        r"state_dicts\[0\]: '3.bias' holds int8 where the model has float32: it is quantised": {
+            **state,
+            "3.bias": torch.ones(M, dtype=torch.int8),
+        },
+        r"state_dicts\[0\]: '3.bias' is of type ndarray; pass tensors": {**state, "3.bias": np.ones(M, np.float32)},
     }
     for message, bad in cases.items():
         with pytest.raises(InputError, match=message):

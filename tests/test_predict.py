@@ -200,6 +200,12 @@ def test_the_scale_of_the_shift_is_found_without_an_attack(unit):
     assert match_scale(np.zeros(40_000), moved, loss) == 0.0
 
 
+@pytest.mark.parametrize("size", [1e20, 1e28, 1e100])
+def test_statistics_of_any_size_have_a_scale(size):
+    members, exposure = np.array([1.0, 2.0, 3.0]) * size, np.ones(3)
+    assert match_scale(exposure, members, np.full(30, size)) == pytest.approx(3.0 * size)  # the mean of 2, 1 and 0
+
+
 def test_records_that_nobody_mistakes_do_not_scale_the_shift():
     """How sure a model is of easy records varies widely, and says nothing of the others."""
     generator = np.random.default_rng(14)

@@ -344,9 +344,19 @@ def test_records_of_weight_0_are_no_members_of_rates(run):
     weights = np.ones(layer.n)
     weights[[3, 8]] = 0.0
     light = LastLayer(layer.features, layer.outputs, layer.targets, head=layer.head, sample_weight=weights)
-    with pytest.raises(InputError, match=r"sample_weight: 0 in rows 3, 8 .*took no part in training"):
+    with pytest.raises(InputError, match=r"^sample_weight: 0 in rows 3, 8 .*took no part in training"):
         score(light, None, spread=(0.5, 0.5), gap=1.0)
     assert "exposure" in score(light)
+
+
+def test_classes_of_weight_0_are_no_members_of_rates():
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(60, 3)), np.arange(60) % 3
+    layer = LastLayer(x, x, y, class_weight=[1.0, 0.0, 2.0])
+    held_out = (generator.normal(size=(40, 3)), np.arange(40) % 3)
+    with pytest.raises(InputError, match=r"^class_weight: 0 in rows 1, 4, 7, .*took no part in training"):
+        score(layer, ["attack_accuracy"], spread=(1.0, 1.0), held_out=held_out)
+    assert len(score(layer, ["exposure"])) == 60
 
 
 def test_copies_but_for_rounding_have_no_spread():

@@ -235,7 +235,10 @@ def losses_of_others(layer: LastLayer, held_out: Any) -> Tensor | None:
     if held_out is None:
         return None
     outputs, targets = _pair(held_out)
-    HeldOut.of(layer.kind, outputs, targets)  # refuses what is no such record
+    try:
+        HeldOut.of(layer.kind, outputs, targets)  # refuses what is no such record
+    except InputError as error:
+        raise error if error.argument.startswith("held_out") else InputError(f"held_out, {error}") from None
     z = as_floats(outputs, "held_out").to(torch.float64).reshape(len(outputs), -1)
     y = check_targets(layer.kind, as_tensor(targets, "targets"), len(z), z.shape[1], "held_out")
     return layer.kind.loss(z, y.to(z.device)).cpu()

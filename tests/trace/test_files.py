@@ -308,6 +308,22 @@ def test_files_that_no_run_left_are_refused(facts, arrays, message):
         memory_of(changed, {**known, **facts})
 
 
+def test_all_losses_of_a_file_are_of_the_records_of_its_mean_outputs():
+    arrays, facts = parts_of(Trace.from_losses(np.ones((4, 6)), np.zeros((6, 2))).memory)
+    assert memory_of(arrays, facts).n == 6
+    with pytest.raises(FileError, match="its losses are not those of 6 records"):
+        memory_of({**arrays, "losses": np.ones((4, 5))}, facts)
+
+
+def test_a_trace_of_smoothed_losses_is_not_one_of_plain_losses(tmp_path):
+    trace = Trace("softmax", label_smoothing=0.1)
+    trace.update(outputs=np.zeros((6, 3)), targets=np.arange(6) % 3)
+    path = trace.save(tmp_path / "trace.safetensors")
+    assert Trace.load(path).epochs == 1
+    with pytest.raises(InputError, match=r"^label_smoothing: 0, but the losses of the trace were taken with 0.1"):
+        Trace.load(path, label_smoothing=0.0)
+
+
 def test_all_epochs_of_a_file_are_there():
     arrays, facts = parts_of(Trace.from_losses(np.ones((4, 6))).memory)
     assert memory_of(arrays, facts).epochs == 4

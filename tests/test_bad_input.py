@@ -216,6 +216,18 @@ def test_any_float_precision_gives_scores_to_that_precision(dtype):
     np.testing.assert_allclose(rounded["influence"], exact["influence"], rtol=tolerance, atol=tolerance * 1e-2)
 
 
+@pytest.mark.parametrize("kind", ["uint8", "uint16", "uint32", "uint64"])
+def test_unsigned_integers_are_numbers_like_others(kind):
+    """Of more than 8 bits torch does not compare them."""
+    x, z, y = arrays()
+    want = score(LastLayer(np.round(4 + x), z, y))
+    for labels in (y.astype(kind), torch.from_numpy(y.astype(kind))):
+        found = score(LastLayer(np.round(4 + x).astype(kind), z, labels))
+        pd.testing.assert_frame_equal(found, want)
+    large = np.array([[2**63], [2**64 - 1], [5]], dtype=np.uint64)
+    assert LastLayer(large, z[:3], y[:3]).features.tolist() == [[2.0**63], [2.0**64], [5.0]]
+
+
 def test_strides_frames_lists_and_gradients_are_all_arrays():
     x, z, y = arrays()
     want = score(LastLayer(x, z, y))

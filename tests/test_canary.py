@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
 from noshadow import InputError, LastLayer, attacks, canaries, score
@@ -155,6 +156,19 @@ def test_copies_of_weighted_records_are_inserted_with_no_weight(diverse):
     plain = canaries(layer, 5, candidates=layer_of(model, x[:n], y[:n]), diverse=diverse)
     np.testing.assert_array_equal(found.rows, plain.rows)
     np.testing.assert_allclose(found.shift, plain.shift)
+
+
+@pytest.mark.parametrize("diverse", [False, True])
+def test_sparse_features_give_the_same_canaries(diverse):
+    x, y, model, n = logistic_case()
+    x = np.where(np.abs(x) > 0.5, x, 0.0)
+    dense, table = (layer_of(model, form(x[:n]), y[:n]) for form in (np.asarray, sparse.csr_matrix))
+    others, same = (layer_of(model, form(x[n:]), y[n:]) for form in (np.asarray, sparse.csr_matrix))
+    for plain, found in ((None, None), (others, same)):
+        wanted = canaries(dense, 5, candidates=plain, diverse=diverse)
+        given = canaries(table, 5, candidates=found, diverse=diverse)
+        np.testing.assert_array_equal(given.rows, wanted.rows)
+        np.testing.assert_allclose(given.shift, wanted.shift)
 
 
 def test_class_weights_are_those_of_the_new_labels():

@@ -159,6 +159,10 @@ def test_what_is_refused_of_a_rerun_or_of_held_out_records_is_refused_by_its_nam
         told(model, members, held_out=others[0])
     with pytest.raises(InputError, match=r"^data: each record must be"):
         told(model, members[0], held_out=others)
+    with pytest.raises(InputError, match=r"^held_out, model: its forward failed on batch 0"):
+        told(model, members, held_out=(others[0][:, :-1], others[1]))
+    with pytest.raises(InputError, match=r"^rerun: its forward failed on batch 0"):
+        told(model, members, rerun=torch.nn.Linear(1, 1), held_out=others)
 
 
 def test_a_rerun_of_values_that_is_thrown_about_by_its_last_steps_is_left_alone():
@@ -338,6 +342,26 @@ def test_held_out_outputs_of_another_number_of_classes_are_refused():
     layer = LastLayer(x, x @ generator.normal(size=(4, 3)), generator.integers(0, 3, 80), head="softmax", ridge=1.0)
     with pytest.raises(InputError, match="held_out: outputs with 4 columns, but the layer has 3"):
         score(layer, spread=(1.0, 1.0), held_out=(generator.normal(size=(50, 4)), generator.integers(0, 3, 50)))
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_what_is_wrong_with_a_pair_of_held_out_records_is_said_of_them(swapped):
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(80, 4)), generator.integers(0, 3, 80)
+    z = x @ generator.normal(size=(4, 3))
+    held_out = (y[40:], z[40:]) if swapped else (z[40:], y[40:] + 1)
+    with pytest.raises(InputError, match="^held_out, " + ("outputs: a softmax" if swapped else "targets: expected")):
+        score(LastLayer(x[:40], z[:40], y[:40], ridge=1.0), spread=(1.0, 1.0), held_out=held_out)
+
+
+@pytest.mark.parametrize("count", [30, 60])
+def test_a_few_held_out_records_that_are_all_members_are_refused(count):
+    """However many members there are beside them."""
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(400, 3)), generator.integers(0, 2, 400)
+    layer = LastLayer(x, x[:, :1], y, "logistic")
+    with pytest.raises(InputError, match=f"held_out: {count} of its {count} records are training records"):
+        score(layer, spread=(1.0, 1.0), held_out=LastLayer(x[:count], x[:count, :1], y[:count], "logistic"))
 
 
 def test_outputs_of_one_number_that_meet_by_chance_are_no_members():

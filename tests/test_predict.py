@@ -200,6 +200,12 @@ def test_the_scale_of_the_shift_is_found_without_an_attack(unit):
     assert match_scale(np.zeros(40_000), moved, loss) == 0.0
 
 
+@pytest.mark.parametrize("size", [1e20, 1e28, 1e100])
+def test_statistics_of_any_size_have_a_scale(size):
+    members, exposure = np.array([1.0, 2.0, 3.0]) * size, np.ones(3)
+    assert match_scale(exposure, members, np.full(30, size)) == pytest.approx(3.0 * size)  # the mean of 2, 1 and 0
+
+
 def test_records_that_nobody_mistakes_do_not_scale_the_shift():
     """How sure a model is of easy records varies widely, and says nothing of the others."""
     generator = np.random.default_rng(14)
@@ -276,7 +282,7 @@ def test_what_chance_leaves_open_is_the_change_by_two_standard_errors(head):
         assert margins[count] == pytest.approx(expected, abs=1e-9)
     assert margins[30] > margins[2000] > 0
     few = slice(200, 220)
-    held = (z[few] - 0.3 * noise[few], y[few])
+    held = (z[few] - 1.5 * noise[few], y[few])  # further off than chance explains
     with pytest.warns(noshadow.NoshadowWarning, match="it is chance how much better members fit; other records could"):
         score(layer, ["attack_accuracy"], spread=(0.1, 0.1), held_out=held)
 
@@ -338,9 +344,19 @@ def test_records_of_weight_0_are_no_members_of_rates(run):
     weights = np.ones(layer.n)
     weights[[3, 8]] = 0.0
     light = LastLayer(layer.features, layer.outputs, layer.targets, head=layer.head, sample_weight=weights)
-    with pytest.raises(InputError, match=r"sample_weight: 0 in rows 3, 8 .*took no part in training"):
+    with pytest.raises(InputError, match=r"^sample_weight: 0 in rows 3, 8 .*took no part in training"):
         score(light, None, spread=(0.5, 0.5), gap=1.0)
     assert "exposure" in score(light)
+
+
+def test_classes_of_weight_0_are_no_members_of_rates():
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(60, 3)), np.arange(60) % 3
+    layer = LastLayer(x, x, y, class_weight=[1.0, 0.0, 2.0])
+    held_out = (generator.normal(size=(40, 3)), np.arange(40) % 3)
+    with pytest.raises(InputError, match=r"^class_weight: 0 in rows 1, 4, 7, .*took no part in training"):
+        score(layer, ["attack_accuracy"], spread=(1.0, 1.0), held_out=held_out)
+    assert len(score(layer, ["exposure"])) == 60
 
 
 def test_copies_but_for_rounding_have_no_spread():

@@ -274,9 +274,12 @@ def _named(rerun: bool, held_out: bool) -> Iterator[None]:
         argument, found, reason = str(error).partition(":")
         names = {"model": "rerun"} if rerun else {}
         names |= {"data": "held_out"} if held_out else {}
-        if not found or argument not in names:
+        whose = names.get("data", names.get("model"))
+        if not found or whose is None:
             raise
-        raise type(error)(f"{names[argument]}:{reason}") from None
+        # what is said of targets, or of the forward pass, is said of these records and not of the members
+        named = f"{names[argument]}:{reason}" if argument in names else f"{whose}, {error}"
+        raise type(error)(named) from None
 
 
 def _as_layers(given: Any) -> Any:

@@ -33,6 +33,7 @@ from noshadow.errors import InputError, NoshadowWarning
 from noshadow.layer import LastLayer
 from noshadow.memory import GIB, working_memory
 from noshadow.records import Records
+from noshadow.sparse import SparseRows
 
 __all__ = ["POOL", "Canaries", "canaries"]
 
@@ -248,7 +249,10 @@ def _with_targets(source: LastLayer, targets: Tensor, rows: npt.NDArray[np.intp]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NoshadowWarning)  # said when the source was made
         return LastLayer(
-            source.features[rows],
+            # of torch's sparse tables no rows can be picked
+            SparseRows.of(source.features, slice(0, source.n), False).table[rows]
+            if source.sparse
+            else source.features[rows],
             source.outputs[rows],
             targets[rows],
             source.head,

@@ -272,7 +272,9 @@ def match_scale(exposure: Floats, members: Floats, held_out: Floats) -> float:
 
     if mean == 0.0 or excess(-_WIDEST) >= 0.0:
         return 0.0
-    return float(np.exp(optimize.brentq(excess, -_WIDEST, _WIDEST))) / mean
+    # a mean shift of this much costs the members more than that, whatever their statistics
+    enough = max(_WIDEST, np.log(max(goal + abs(float(members.mean())), 1.0)) + 1.0)
+    return float(np.exp(optimize.brentq(excess, -_WIDEST, enough))) / mean
 
 
 def _usual_root(exposure: Floats) -> Floats:

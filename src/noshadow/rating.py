@@ -100,13 +100,16 @@ def require_ratable(layer: LastLayer, spreads: Any, gap: Any, held_out: Any) -> 
 def require_members(layer: LastLayer) -> None:
     """Records of weight 0 took no part in training: among the members they would pass for ones that fit badly."""
     left_out: list[int] = []
-    for rows in layer.chunks(_CHUNK) if layer.source.weighted else ():
+    weighted = layer.source.weighted or layer.class_weight is not None
+    for rows in layer.chunks(_CHUNK) if weighted else ():
         weights = layer.records(rows).weights
         if weights is not None:
             left_out += ((weights == 0).all(1).nonzero().flatten() + rows.start).tolist()
     if left_out:
+        given = {"sample_weight": layer.source.weighted, "class_weight": layer.class_weight is not None}
+        name = ", ".join(one for one, there in given.items() if there)
         raise InputError(
-            f"sample_weight: 0 in {name_rows(left_out)} (counted from 0), which took no part in training and are no "
+            f"{name}: 0 in {name_rows(left_out)} (counted from 0), which took no part in training and are no "
             "members: leave them out for predicted rates, and pass them among held_out="
         )
 
@@ -232,7 +235,10 @@ def losses_of_others(layer: LastLayer, held_out: Any) -> Tensor | None:
     if held_out is None:
         return None
     outputs, targets = _pair(held_out)
-    HeldOut.of(layer.kind, outputs, targets)  # refuses what is no such record
+    try:
+        HeldOut.of(layer.kind, outputs, targets)  # refuses what is no such record
+    except InputError as error:
+        raise error if error.argument.startswith("held_out") else InputError(f"held_out, {error}") from None
     z = as_floats(outputs, "held_out").to(torch.float64).reshape(len(outputs), -1)
     y = check_targets(layer.kind, as_tensor(targets, "targets"), len(z), z.shape[1], "held_out")
     return layer.kind.loss(z, y.to(z.device)).cpu()

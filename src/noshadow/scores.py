@@ -216,7 +216,7 @@ def exposure(known: Known) -> Tensor:
         return newton(known)
     gap, at_mean = newton(known), loss(known)
     # ℓ is convex, so that ℓ̄ ≥ ℓ(z̄) but for rounding; where no loss is left at z̄ there is no gradient either
-    return gap * torch.where(at_mean > 0, average / at_mean.clamp(min=_TINY), 1.0).clamp(min=1.0)
+    return gap * torch.where(at_mean > 0, average / at_mean.clamp(min=_TINY), 1.0).clamp(1.0, _HUGE)
 
 
 def mean_trace(known: Known) -> Tensor:
@@ -231,7 +231,7 @@ def trace_iqr(known: Known) -> Tensor:
     return (upper - lower).clamp(min=0.0)  # rounding must not turn it negative
 
 
-_TINY = torch.finfo(torch.float64).tiny
+_TINY, _HUGE = torch.finfo(torch.float64).tiny, torch.finfo(torch.float64).max
 
 Need = Literal["curvature", "losses", "mean_outputs", "calibration"]
 _WHAT_IS_NEEDED: dict[Need, str] = {

@@ -26,7 +26,7 @@ def as_tensor(values: Any, name: str) -> Tensor:
         tensor = values.detach()
         if tensor.is_meta:
             raise InputError(f"{name}: a tensor on the meta device has no values; load the model's weights first")
-        return tensor if tensor.device.type in ("cpu", "cuda") else tensor.cpu()
+        return _signed(tensor if tensor.device.type in ("cpu", "cuda") else tensor.cpu())
     if np.ma.is_masked(values):
         raise InputError(f"{name}: some entries are masked; fill them in, or drop those records")
     array = None
@@ -35,7 +35,7 @@ def as_tensor(values: Any, name: str) -> Tensor:
         if array.dtype == object:
             array = array.astype(np.float64)
         # a copy where torch could not share the memory: reversed strides, read-only or foreign byte order
-        return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
+        return _signed(torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"])))
     except (TypeError, ValueError) as error:
         if array is not None and array.dtype.kind in "US":
             labels = "text; number the classes 0, 1, … as the columns of outputs are"
@@ -43,6 +43,14 @@ def as_tensor(values: Any, name: str) -> Tensor:
         else:
             reason = f"{type(values).__name__} ({error})"
         raise InputError(f"{name}: expected numbers, got {reason}") from None
+
+
+def _signed(tensor: Tensor) -> Tensor:
+    """Of unsigned integers of more than 8 bits, which torch does not compare: signed, or floats where too large."""
+    if tensor.dtype not in (torch.uint16, torch.uint32, torch.uint64):
+        return tensor
+    whole = tensor.to(torch.int64)
+    return tensor.to(torch.float64) if bool((whole < 0).any()) else whole
 
 
 def as_floats(values: Any, name: str) -> Tensor:

@@ -78,6 +78,16 @@ def test_a_trace_of_one_epoch_is_well_defined_and_said_to_be_hardly_a_run(traine
     assert not said(layer, Trace.from_outputs(outputs[-2:]), "trace: it holds")
 
 
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
+def test_in_any_unit_one_epoch_is_that_of_the_final_outputs_or_another(unit):
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(60, 3)), generator.normal(size=60)
+    layer = LastLayer(x, unit * x[:, 0], unit * y, "squared")
+    for outputs, words in ((x[:, :1], "it is that of the final outputs"), (1.1 * x[:, :1], "hardly a run")):
+        (note,) = said(layer, Trace.from_outputs(unit * outputs[None]), "trace: it holds one epoch")
+        assert words in note
+
+
 def test_a_regression_that_has_fitted_all_its_values_knows_its_trace():
     """The residuals that are left are of chance; mean outputs and losses of the run are of the values all the same."""
     generator = np.random.default_rng(0)

@@ -184,6 +184,18 @@ def test_checkpoints_in_any_form_against_a_plain_loop(tmp_path, form):
     assert model.training
 
 
+def test_the_models_own_state_dict_is_that_from_before():
+    """It is no copy: the state dicts before it are loaded over the very tensors that it holds."""
+    model, data = network(), records()
+    states, _ = checkpoints(model)
+    kept = {name: value.clone() for name, value in model.state_dict().items()}
+    for place in range(3):
+        for live in (model.state_dict(), {f"module.{name}": value for name, value in model.state_dict().items()}):
+            given, copied = ([*states[:place], one, *states[place:2]] for one in (live, kept))
+            same(Trace.from_checkpoints(model, given, data), Trace.from_checkpoints(model, copied, data))
+    assert all(torch.equal(value, kept[name]) for name, value in model.state_dict().items())
+
+
 def test_the_weights_come_back_after_an_error():
     model = network()
     states, _ = checkpoints(model)
@@ -220,6 +232,11 @@ def test_state_dicts_of_other_models_are_refused_by_their_first_key(tmp_path):
         r"state_dicts\[0\]: .*text.safetensors holds no state dict": tmp_path / "text.safetensors",
         r"state_dicts\[0\]: .* does not exist": tmp_path / "nowhere.pt",
         r"state_dicts\[0\]: the folder .* has neither": tmp_path,
+        r"state_dicts\[0\]: '3.bias' holds int8 where the model has float32: it is quantised": {
+            **state,
+            "3.bias": torch.ones(M, dtype=torch.int8),
+        },
+        r"state_dicts\[0\]: '3.bias' is of type ndarray; pass tensors": {**state, "3.bias": np.ones(M, np.float32)},
     }
     for message, bad in cases.items():
         with pytest.raises(InputError, match=message):
@@ -289,6 +306,22 @@ def test_files_that_no_run_left_are_refused(facts, arrays, message):
     changed = {name: array for name, array in {**own, **arrays}.items() if array is not None}
     with pytest.raises(FileError, match=f"^trace: {message}.*; the file is damaged"):
         memory_of(changed, {**known, **facts})
+
+
+def test_all_losses_of_a_file_are_of_the_records_of_its_mean_outputs():
+    arrays, facts = parts_of(Trace.from_losses(np.ones((4, 6)), np.zeros((6, 2))).memory)
+    assert memory_of(arrays, facts).n == 6
+    with pytest.raises(FileError, match="its losses are not those of 6 records"):
+        memory_of({**arrays, "losses": np.ones((4, 5))}, facts)
+
+
+def test_a_trace_of_smoothed_losses_is_not_one_of_plain_losses(tmp_path):
+    trace = Trace("softmax", label_smoothing=0.1)
+    trace.update(outputs=np.zeros((6, 3)), targets=np.arange(6) % 3)
+    path = trace.save(tmp_path / "trace.safetensors")
+    assert Trace.load(path).epochs == 1
+    with pytest.raises(InputError, match=r"^label_smoothing: 0, but the losses of the trace were taken with 0.1"):
+        Trace.load(path, label_smoothing=0.0)
 
 
 def test_all_epochs_of_a_file_are_there():

@@ -406,6 +406,9 @@ def test_a_record_counts_once_in_an_epoch(tmp_path):
     assert torch.equal(trace.mean_outputs, z[[0, 1, 2, 0, 1, 3]])
     with pytest.raises(InputError, match="rows: 6 is not a row of the data, which had 6 records"):
         trace.update(outputs=z[:1], targets=y[:1], rows=[6])
+    trace.update(outputs=z[:5], targets=y[:5], rows=range(5))
+    with pytest.raises(InputError, match="rows: row 5 of 6 did not come in this epoch"):  # the last one
+        trace.end_epoch()
 
 
 def test_batches_without_rows_are_not_taken_for_epochs():

@@ -259,6 +259,22 @@ def test_negative_losses_are_refused_where_exposure_goes_by_them():
     assert (score(layer, TRACED, -trace)["mean_trace"] < 0).all()
     trace[:, 3] = [-1e-12, *[0.0] * (len(trace) - 1)]  # rounding
     score(layer, ["exposure"], trace)
+    trace[:, 3] = -0.01  # of one record, smaller than the losses of others
+    with pytest.raises(InputError, match=r"^trace: the mean loss is below 0 in row 3 "):
+        score(layer, ["exposure"], trace)
+
+
+def test_a_loss_below_the_smallest_number_is_no_overflow():
+    """A record that was missed once and then learned beyond float64: exp(−φ) is denormal at the mean output."""
+    margins = np.array([690.0, 700.0, 710.0, 720.0, 735.0, 744.0, 760.0])
+    n, y = len(margins), np.arange(7) % 2
+    outputs = np.stack([np.full(n, -60.0), 2 * margins + 60.0])[..., None] * np.where(y == 1, 1, -1)[:, None]
+    x = np.random.default_rng(0).normal(size=(n, 2))
+    layer = LastLayer(x, 0.1 * outputs[-1] / np.abs(outputs[-1]), y, "logistic", ridge=1.0)
+    found = score(layer, ["exposure"], Trace.from_outputs(outputs))["exposure"]
+    assert np.isfinite(found).all()
+    assert (found >= 0).all()
+    assert (np.diff(found) <= 0).all()
 
 
 def test_a_trace_that_is_resumed_has_nothing_left_of_the_arrays_it_was_made_of(tmp_path):

@@ -28,23 +28,34 @@ def each_loaded(model: nn.Module, state_dicts: Iterable[Any]) -> Iterator[int]:
     """
     if isinstance(state_dicts, (str, os.PathLike, Mapping)):
         raise InputError("state_dicts: pass a list of them, one for each checkpoint")
-    with _restored(model):
+    with _restored(model) as own:
         for number, given in enumerate(state_dicts):
             name = f"state_dicts[{number}]"
             values = _unwrapped(_read(given, name))
             _require_same_model(values, model, name)
-            model.load_state_dict(values, strict=False)  # a file may leave out the second name of a shared tensor
+            # a file may leave out the second name of a shared tensor
+            model.load_state_dict(_not_overwritten(values, model, own), strict=False)
             yield number
 
 
 @contextmanager
-def _restored(model: nn.Module) -> Iterator[None]:
-    """The state of the model is afterwards, to the bit, what it was before."""
+def _restored(model: nn.Module) -> Iterator[Mapping[str, Any]]:
+    """The state of the model, copied; afterwards it is, to the bit, what it was before."""
     own = {name: value.detach().clone() if isinstance(value, Tensor) else value for name, value in _state(model)}
     try:
-        yield
+        yield own
     finally:
         model.load_state_dict(own)
+
+
+def _not_overwritten(values: Mapping[str, Any], model: nn.Module, own: Mapping[str, Any]) -> dict[str, Any]:
+    """A state dict, with the copies in place of the model's own tensors: the dicts before were loaded over these."""
+    live = dict(_state(model))
+    return {key: own[key] if _is_same(value, live[key]) else value for key, value in values.items()}
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return isinstance(one, Tensor) and isinstance(other, Tensor) and one.data_ptr() == other.data_ptr() != 0
 
 
 def _state(model: nn.Module) -> Iterable[tuple[str, Any]]:
@@ -101,6 +112,14 @@ def _require_same_model(values: Mapping[str, Any], model: nn.Module, name: str) 
             shape = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
             raise InputError(
                 f"{name}: {key!r} has shape {shape}, in the model {tuple(value.shape)}; pass state dicts of this model"
+            )
+        if isinstance(value, Tensor) and not isinstance(given, Tensor):
+            raise InputError(f"{name}: {key!r} is of type {type(given).__name__}; pass tensors")
+        if isinstance(value, Tensor) and value.is_floating_point() and not given.is_floating_point():
+            raise InputError(
+                f"{name}: {key!r} holds {str(given.dtype).removeprefix('torch.')} where the model has "
+                f"{str(value.dtype).removeprefix('torch.')}: it is quantised, and its numbers are no weights; pass the "
+                "checkpoint before it was"
             )
         if isinstance(given, Tensor) and given.is_floating_point() and bool(torch.isnan(given).any()):
             raise InputError(f"{name}: {key!r} holds NaN: training had diverged; leave this checkpoint out")

@@ -142,4 +142,4 @@ def test_few_held_out_records_are_not_called_firm():
     assert level(300, None)[0] == "firm"
     assert level(300, 0.06)[0] == "fair"
     assert diagnostics.TOLD_FROM_CHANCE == TOLD_FROM_CHANCE
-    assert [level(300, errors=errors)[0] for errors in (1.9, 2.1)] == ["fair", "firm"]
+    assert [level(300, errors=errors)[0] for errors in (-1.0, 0.0, 1.9, 2.1)] == ["fair", "fair", "fair", "firm"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -192,7 +191,8 @@ def _rates(facts: Mapping[str, Any]) -> Statement:
     }
     level, text = said.get(str(calibration.get("source")), ("weak", "Of unknown origin."))
     few = 0 < (calibration.get("held_out") or 0) < FEW_HELD_OUT or (calibration.get("margin") or 0.0) > LEFT_OPEN
-    few = few or (calibration.get("gap_errors") or math.inf) < TOLD_FROM_CHANCE
+    gap_errors = calibration.get("gap_errors")
+    few = few or (gap_errors is not None and gap_errors < TOLD_FROM_CHANCE)
     if level == "firm" and few:
         level, text = "fair", f"{text} So few leave the rates rough; some hundreds make them steady."
     if calibration.get("scale") == 0.0:

@@ -21,6 +21,7 @@ from noshadow.errors import InputError, NoshadowWarning
 from noshadow.extract import extract, holds_data
 from noshadow.facts import advice_of, metadata_of
 from noshadow.findings import SCHEMA, Audit
+from noshadow.heads import HEADS
 from noshadow.layer import LastLayer
 from noshadow.objective import Objective
 from noshadow.progress import Progress
@@ -32,7 +33,6 @@ from noshadow.trace import Trace
 
 __all__ = ["SCHEMA", "Audit", "audit"]
 
-_TOLD_BY_TRACE = ("logistic", "squared")  # targets of 0 and 1 leave a choice, which whoever recorded the run has made
 _PREFERENCE = ("exposure", "leave_one_out", "newton", "influence", "loss")
 
 
@@ -177,7 +177,7 @@ def audit(
         trace, held_out, rerun = (beside[name] for name in ("trace", "held_out", "rerun"))
         model = model.layer
     if head is None and loss is None and isinstance(model, torch.nn.Module) and isinstance(trace, Trace):
-        head = trace.memory.head if trace.memory.head in _TOLD_BY_TRACE else None
+        head = _told_by(trace)
     objective = Objective(
         head, loss, ridge, weight_decay, sample_weight, class_weight, label_smoothing, optimizer=optimizer
     )
@@ -245,6 +245,13 @@ def audit(
     metadata |= {"class_names": called, "provenance": provenance_of(model, found.layer)}
     metadata["advice"] = advice_of(metadata, found.layer, fitted)
     return Audit(table, metadata, notes)
+
+
+def _told_by(trace: Trace) -> str | None:
+    """The head that a run was recorded with, where several losses are trained on such outputs; those of several classes
+    leave no choice."""
+    kind = HEADS.get(trace.memory.head or "")
+    return kind.name if kind is not None and kind.fewest_outputs == 1 else None
 
 
 @contextmanager

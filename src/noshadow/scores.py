@@ -30,7 +30,7 @@ from torch import Tensor
 from noshadow.curvature.protocol import Leverages, Removal
 from noshadow.curvature.removal import LEVERAGE_FLOOR
 from noshadow.errors import InputError
-from noshadow.heads import Head
+from noshadow.heads import Head, default_signal
 from noshadow.records import Records, row_lengths
 from noshadow.trace import Trace
 from noshadow.trace.losses import Losses
@@ -187,7 +187,7 @@ def signal_shift(known: Known) -> Tensor:
     squared error, where φ is the loss, φ(z + d) − φ(z): the same as ``leave_one_out``. Of the run, at z̄."""
     records = known.records
     change = records.head.signal_change(records.outputs, records.targets, records.head.expand(known.removal.shift))
-    return -change if records.head.signal_scale == "logit" else change
+    return -default_signal(records.head).toward_members(change)
 
 
 def signal_variance(known: Known) -> Tensor:
@@ -209,7 +209,7 @@ def exposure(known: Known) -> Tensor:
     if known.run_loss is None:
         return newton(known)
     average = known.run_loss.to(known.records.outputs)
-    if not known.records.head.classifies:  # also where the mean error happens to be 0
+    if known.records.head.quadratic:  # also where the mean error happens to be 0
         h = known.leverages.leverage
         return 2.0 * average * h / (1.0 - h).clamp(min=LEVERAGE_FLOOR)
     if not known.of_run:

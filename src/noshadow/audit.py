@@ -27,13 +27,12 @@ from noshadow.objective import Objective
 from noshadow.progress import Progress
 from noshadow.provenance import provenance_of
 from noshadow.reading import features_of
+from noshadow.scores import first_of
 from noshadow.scoring import score_with_diagnostics
 from noshadow.sources.rows import require_same_order
 from noshadow.trace import Trace
 
 __all__ = ["SCHEMA", "Audit", "audit"]
-
-_PREFERENCE = ("exposure", "leave_one_out", "newton", "influence", "loss")
 
 
 def audit(
@@ -240,7 +239,7 @@ def audit(
     flagged = np.zeros(found.layer.n, dtype=bool)
     flagged[list(diagnostics.certain)] = True
     table = pd.concat([pd.DataFrame(about), frame], axis=1).assign(flagged=flagged)
-    ranking = next((name for name in _PREFERENCE if name in frame), str(frame.columns[0]))
+    ranking = first_of(frame.columns)
     metadata = metadata_of(found, diagnostics, trace, ranked_by=ranking, full_step=full_step)
     metadata |= {"class_names": called, "provenance": provenance_of(model, found.layer)}
     metadata["advice"] = advice_of(metadata, found.layer, fitted)

@@ -249,7 +249,7 @@ def score_with_diagnostics(
     ):
         place = layer if here else held  # of one without blocks Ray gives the exact answers that it is checked by
         each = points(place, computed, remembered, full_step, run)
-        ranking = min((one for one in each if one.curved), key=lambda one: "exposure" not in one.names, default=None)
+        ranking = max((one for one in each if one.curved), key=lambda one: one.precedence, default=None)
         for point in each:
             hessian = build_chosen(point.layer, choice, memory, advance) if point.curved else None
             found = point.scored(hessian, advance)

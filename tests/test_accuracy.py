@@ -13,7 +13,7 @@ from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
 import noshadow
-from noshadow import LastLayer, accuracy, score
+from noshadow import LastLayer, Trace, accuracy, audit, score
 from noshadow.accuracy import Floats, _refine, _systems, records_to_check
 from noshadow.curvature import Size, iterative
 from noshadow.curvature.iterative import Effort
@@ -156,6 +156,17 @@ def test_a_registered_score_is_checked_and_refined_like_any_other(own_score):
     assert diagnostics.accuracy.score == "influence"
     top = exact["influence"].nlargest(10).index
     assert close(both[own_score], exact[own_score], top) < 1e-5
+
+
+def test_a_score_that_comes_first_is_ranked_by_and_checked(monkeypatch):
+    def first(known: Known) -> torch.Tensor:
+        return 2.0 * SCORES["influence"](known)
+
+    monkeypatch.setitem(SCORES, "first", Score(first, frozenset({"curvature"}), of_run=True, precedence=9))
+    layer = make("softmax", n=120, p=6, ridge=0.3)
+    run = Trace.from_outputs(np.stack([0.5 * layer.outputs.numpy(), layer.outputs.numpy()]))
+    found = audit(layer, trace=run, curvature="kronecker", scores=["leave_one_out", "exposure", "first"])
+    assert found.metadata["ranked_by"] == found.metadata["accuracy"]["score"] == "first"
 
 
 def test_which_score_is_compared_and_which_come_with_it(own_score):

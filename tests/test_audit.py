@@ -261,3 +261,11 @@ def test_the_head_is_that_of_the_trace_where_the_targets_leave_a_choice(head):
             audit(net, (x, y), trace=trace, ridge=1.0, head=other)  # what is said comes first
     with pytest.raises(InputError, match="head: it cannot be told"):
         audit(net, (x, y), ridge=1.0)
+
+
+def test_of_several_values_no_rates_are_promised():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 3))
+    y = x[:, :2] + rng.normal(size=(60, 2))
+    found = audit(Ridge(alpha=0.1).fit(x, y), (x, y))
+    assert not any("success rate" in hint for hint in found.metadata["advice"])

@@ -269,7 +269,7 @@ def test_what_chance_leaves_open_is_the_change_by_two_standard_errors(head):
         others = HeldOut.of(layer.kind, *held)
         apart = []
         for side in (more, -more):
-            moved = HeldOut(others.statistic, losses[1] + side, others.squared_gradient)
+            moved = HeldOut(others.statistic, losses[1] + side, others.cost)
             if head == "logistic":
                 phi = np.where(y[:200] == 1, 1, -1) * z[:200]
                 other = calibrate(layer.kind, frame["exposure"].to_numpy(), phi, losses[0], moved, (0.4, 0.6))

@@ -109,7 +109,7 @@ def test_no_gap_of_squared_error_predicts_a_coin(rerun):
 def _members(count=300):
     generator = np.random.default_rng(4)
     leverage, error = generator.uniform(0.02, 0.2, count), np.abs(generator.normal(size=count)) + 0.05
-    held = HeldOut(np.zeros((200, 1)), np.full(200, 1.5), np.full(200, np.nan))
+    held = HeldOut(np.zeros((200, 1)), np.full(200, 1.5), np.full(200, 2.0))
     return leverage, error, np.full(count, 0.7), held
 
 

@@ -21,19 +21,18 @@ from noshadow.errors import InputError, NoshadowWarning
 from noshadow.extract import extract, holds_data
 from noshadow.facts import advice_of, metadata_of
 from noshadow.findings import SCHEMA, Audit
+from noshadow.heads import HEADS
 from noshadow.layer import LastLayer
 from noshadow.objective import Objective
 from noshadow.progress import Progress
 from noshadow.provenance import provenance_of
 from noshadow.reading import features_of
+from noshadow.scores import first_of
 from noshadow.scoring import score_with_diagnostics
 from noshadow.sources.rows import require_same_order
 from noshadow.trace import Trace
 
 __all__ = ["SCHEMA", "Audit", "audit"]
-
-_TOLD_BY_TRACE = ("logistic", "squared")  # targets of 0 and 1 leave a choice, which whoever recorded the run has made
-_PREFERENCE = ("exposure", "leave_one_out", "newton", "influence", "loss")
 
 
 def audit(
@@ -177,7 +176,7 @@ def audit(
         trace, held_out, rerun = (beside[name] for name in ("trace", "held_out", "rerun"))
         model = model.layer
     if head is None and loss is None and isinstance(model, torch.nn.Module) and isinstance(trace, Trace):
-        head = trace.memory.head if trace.memory.head in _TOLD_BY_TRACE else None
+        head = _told_by(trace)
     objective = Objective(
         head, loss, ridge, weight_decay, sample_weight, class_weight, label_smoothing, optimizer=optimizer
     )
@@ -240,11 +239,18 @@ def audit(
     flagged = np.zeros(found.layer.n, dtype=bool)
     flagged[list(diagnostics.certain)] = True
     table = pd.concat([pd.DataFrame(about), frame], axis=1).assign(flagged=flagged)
-    ranking = next((name for name in _PREFERENCE if name in frame), str(frame.columns[0]))
+    ranking = first_of(frame.columns)
     metadata = metadata_of(found, diagnostics, trace, ranked_by=ranking, full_step=full_step)
     metadata |= {"class_names": called, "provenance": provenance_of(model, found.layer)}
     metadata["advice"] = advice_of(metadata, found.layer, fitted)
     return Audit(table, metadata, notes)
+
+
+def _told_by(trace: Trace) -> str | None:
+    """The head that a run was recorded with, where several losses are trained on such outputs; those of several classes
+    leave no choice."""
+    kind = HEADS.get(trace.memory.head or "")
+    return kind.name if kind is not None and kind.fewest_outputs == 1 else None
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from noshadow.candidates import added, candidate_chunks, require_alike
 from noshadow.curvature import Size, choose
 from noshadow.curvature.dense import DenseCurvature, DenseLeverages, dense_curvature
 from noshadow.errors import InputError, NoshadowWarning
+from noshadow.heads import default_signal
 from noshadow.layer import LastLayer
 from noshadow.memory import GIB, working_memory
 from noshadow.records import Records
@@ -235,7 +236,7 @@ def _shifts(blocks: Tensor, records: Records) -> Tensor:
     head = records.head
     move = head.expand(added(_Given(blocks), records).shift)
     change = head.signal_change(records.outputs, records.targets, move)
-    return -change if next(iter(head.signals.values())).members == "lower" else change
+    return default_signal(head).toward_members(change)
 
 
 def _least_likely(source: LastLayer) -> Tensor:

@@ -16,6 +16,7 @@ from noshadow.errors import InputError, NoshadowWarning, name_rows
 from noshadow.layer import LastLayer
 from noshadow.likeness import note_unlike
 from noshadow.predict import rms_difference, statistic
+from noshadow.rating import require_law
 
 __all__ = ["Pair", "Read", "check_held_out", "compare_runs"]
 
@@ -57,7 +58,7 @@ def compare_runs(
         check_held_out(others, members)
     if rerun is None:
         return None, others
-    _require_one_statistic(members)
+    require_law(members, "rerun")
     first, second = _rerun_layers(rerun, others is not None) if complete else (read(rerun, data), None)
     inside = _spread(members, first, "rerun")
     _note_copy(members, inside)
@@ -108,19 +109,6 @@ def _layer_of_pair(held_out: Any, members: LastLayer) -> LastLayer | None:
             "the same model"
         )
     return found
-
-
-def _require_one_statistic(members: LastLayer) -> None:
-    """Refuse a rerun of a head that has no predicted rates."""
-    if not members.kind.signals:
-        raise InputError(
-            "rerun: independent labels have no single attack statistic; audit a label at a time, or leave rerun out"
-        )
-    if not members.kind.classifies and members.n_outputs > 1:
-        raise InputError(
-            f"rerun: rates are predicted for one output, this model has {members.n_outputs}; audit one at a time, or "
-            "leave rerun out"
-        )
 
 
 def _note_unused() -> None:

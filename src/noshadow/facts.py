@@ -12,6 +12,7 @@ from noshadow._version import __version__
 from noshadow.diagnostics import Diagnostics
 from noshadow.extract import Extracted
 from noshadow.layer import LastLayer
+from noshadow.rating import has_law
 
 __all__ = ["advice_of", "metadata_of"]
 
@@ -70,7 +71,7 @@ def advice_of(facts: dict[str, Any], layer: LastLayer, untrained: bool) -> list[
             "noshadow.Trace while training, or make one of a few checkpoints (Trace.from_checkpoints) or of one more "
             "run of the same recipe, and pass it as trace="
         )
-    if layer.kind.signals and facts["calibration"] is None:
+    if facts["calibration"] is None and has_law(layer):
         hints.append(
             "for a predicted success rate per record pass held_out=, records that the model was not trained on, and "
             "rerun=, a second model trained with another seed"

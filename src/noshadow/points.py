@@ -19,7 +19,7 @@ from noshadow.layer import LastLayer
 from noshadow.progress import Advance
 from noshadow.records import Records
 from noshadow.run import Run
-from noshadow.scores import SCORES, Known, Need
+from noshadow.scores import SCORES, Known, Need, first_of
 from noshadow.trace import Trace
 
 __all__ = ["Point", "Scored", "curved", "given", "points", "without_layer"]
@@ -74,6 +74,11 @@ class Point:
     @property
     def curved(self) -> bool:
         return curved(self.names)
+
+    @property
+    def precedence(self) -> int:
+        """That of its score to rank by."""
+        return SCORES[first_of(self.names)].precedence
 
     def scored(self, hessian: Curvature | None, advance: Advance) -> Scored:
         """The scores of all records, as the layer says: in one go or in blocks."""

@@ -305,11 +305,12 @@ def plain_loss(phi: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Records that the model was not trained on: its statistic, loss (k,) and (∂ℓ/∂φ)² (k,) of them."""
+    """Records that the model was not trained on: its statistic and loss (k,) of them, and what a unit of variance of
+    the statistic costs, (∂ℓ/∂φ)² of classes and W of values (k,)."""
 
     statistic: Floats
     loss: Floats
-    squared_gradient: Floats
+    cost: Floats
 
     @classmethod
     def of(cls, head: Head, outputs: Any, targets: Any) -> HeldOut:
@@ -323,7 +324,7 @@ class HeldOut:
             return cls(phi, plain_loss(phi), special.expit(-phi) ** 2)
         z = (z.unsqueeze(1) if z.ndim == 1 else z).to(torch.float64)
         y = check_targets(head, as_tensor(targets, "targets"), len(z), z.shape[1], "held_out").to(z.device)
-        return cls(phi, head.loss(z, y).cpu().numpy(), np.full(len(phi), np.nan))  # the slope is not asked for
+        return cls(phi, head.loss(z, y).cpu().numpy(), head.packed_curvature(z).mean(-1).cpu().numpy())
 
     def losing(self, more: float) -> HeldOut:
         """The same, had each lost so much more; or less, but not less than nothing on average."""
@@ -366,8 +367,8 @@ def spreads_of(
     variance = 0.0
     if held_out is not None:
         lost = max(float(held_out.loss.mean() - loss_in.mean()), 0.0)
-        slope = float(held_out.squared_gradient.mean()) if head.classifies else 2.0
-        variance = lost / slope if slope > 0 else 0.0
+        cost = float(held_out.cost.mean())
+        variance = lost / cost if cost > 0 else 0.0
     if spreads is None:
         # records that fit as well as the members do tell of no spread; beside no shift any small one is as good
         some = 1.0 if head.classifies or held_out is None else 1e-3 * float(np.sqrt(held_out.loss.mean())) or 1e-3

@@ -18,18 +18,18 @@ from noshadow.layer import LastLayer
 from noshadow.predict import Calibration, HeldOut, Rates, Source, calibrate, converged_rates, plain_loss
 from noshadow.run import Run
 from noshadow.sandwich import Spreads
+from noshadow.scores import SCORES
 from noshadow.sources.rows import require_same_order
 from noshadow.squared_law import calibrate_law, converged_law
 from noshadow.tensors import as_floats, as_tensor
 
 __all__ = [
     "LAWS",
-    "OF_CALIBRATED",
-    "OF_CONVERGED",
     "WHAT_RATES_NEED",
     "Basis",
     "Law",
     "Rated",
+    "basis_of",
     "has_converged",
     "has_law",
     "learned_features",
@@ -37,14 +37,15 @@ __all__ = [
     "predicted_rates",
     "rates_of_converged",
     "read_spreads",
+    "require_law",
     "require_members",
     "require_ratable",
 ]
 
 _CHUNK = 65_536  # records at a time
-# what rates are made of
-OF_CALIBRATED = ("exposure", "leverage", "loss")
-OF_CONVERGED = ("leverage", "loss", "influence", "newton", "signal_shift", "signal_variance")
+# what rates are made of, whatever the law, and what is asked of a head before
+_OF_CALIBRATED = ("exposure", "leverage", "loss")
+_OF_CONVERGED = ("leverage", "loss", "influence", "newton", "signal_shift", "signal_variance")
 _SMALLEST = 1e-100  # spread
 _CONVERGED = 0.1  # leftover gradients, in those of a typical record
 WHAT_RATES_NEED = (
@@ -84,17 +85,28 @@ def require_ratable(layer: LastLayer, spreads: Any, gap: Any, held_out: Any) -> 
     passed = [name for name, value in (("spread", spreads), ("gap", gap), ("held_out", held_out)) if value is not None]
     if not passed:
         return
-    if not layer.kind.signals:
-        raise InputError(f"{passed[0]}: independent labels have no single attack statistic; audit a label at a time")
-    law = LAWS.get(layer.kind.signal_scale)
-    if law is None:
-        raise InputError(f"{passed[0]}: no law of predicted rates is known of a {layer.head} head; leave it out")
-    if law.one_output and layer.n_outputs > 1:
-        raise InputError(f"{passed[0]}: rates are predicted for one output, this layer has {layer.n_outputs}")
+    law = require_law(layer, passed[0])
     if not law.scaled and gap is not None:
         raise InputError(f"gap: the law of {layer.kind.loss_name} is not scaled; leave it out")
     if law.scaled and passed == ["spread"]:
         raise InputError("spread: how far records move is scaled by gap= or held_out=; pass one of the two")
+
+
+def require_law(layer: LastLayer, name: str) -> Law:
+    """The law of the rates of such a layer; refused by the name of what was passed for them where there is none."""
+    if not layer.kind.signals:
+        raise InputError(
+            f"{name}: independent labels have no single attack statistic; audit a label at a time, or leave it out"
+        )
+    law = LAWS.get(layer.kind.signal_scale)
+    if law is None:
+        raise InputError(f"{name}: no law of predicted rates is known of a {layer.head} head; leave it out")
+    if law.one_output and layer.n_outputs > 1:
+        raise InputError(
+            f"{name}: rates are predicted for one output, this layer has {layer.n_outputs}; audit one at a time, or "
+            "leave it out"
+        )
+    return law
 
 
 def require_members(layer: LastLayer) -> None:
@@ -209,12 +221,15 @@ class Law:
                 a function of these
     one_output  it is that of one output alone
     scaled      it takes a gap in place of held-out records, and beside spreads needs one of the two
+    scores      what it takes beside the scores that all do: of a converged head leverage, loss, influence, newton,
+                signal_shift and signal_variance, of others exposure, leverage and loss
     """
 
     converged: Callable[[float, dict[str, Any], Spreads | None], tuple[Calibration, Rates]]
     calibrated: Callable[[Basis], tuple[Any, Rated]]
     one_output: bool = False
     scaled: bool = True
+    scores: tuple[str, ...] = ()
 
 
 LAWS: dict[str, Law] = {
@@ -227,7 +242,14 @@ LAWS: dict[str, Law] = {
 def has_law(layer: LastLayer) -> bool:
     """Whether the rates of such a layer can be predicted."""
     law = LAWS.get(layer.kind.signal_scale)
-    return law is not None and not (law.one_output and layer.n_outputs > 1)
+    return bool(layer.kind.signals) and law is not None and not (law.one_output and layer.n_outputs > 1)
+
+
+def basis_of(layer: LastLayer, converged: bool, calibrated: bool) -> list[str]:
+    """The scores that the rates of such a layer are made of, as a converged head, as another, or as either."""
+    more = LAWS[layer.kind.signal_scale].scores
+    wanted = [*(_OF_CONVERGED if converged else ()), *(_OF_CALIBRATED if calibrated else ()), *more]
+    return [name for name in wanted if SCORES[name].obstacle(layer.kind) is None]
 
 
 def losses_of_others(layer: LastLayer, held_out: Any) -> Tensor | None:

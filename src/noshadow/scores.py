@@ -19,7 +19,7 @@ towards z̄ (``noshadow.run``). Without a trace they are those of the final outp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -30,7 +30,7 @@ from torch import Tensor
 from noshadow.curvature.protocol import Leverages, Removal
 from noshadow.curvature.removal import LEVERAGE_FLOOR
 from noshadow.errors import InputError
-from noshadow.heads import Head
+from noshadow.heads import Head, default_signal
 from noshadow.records import Records, row_lengths
 from noshadow.trace import Trace
 from noshadow.trace.losses import Losses
@@ -44,6 +44,7 @@ __all__ = [
     "applicable",
     "entropy",
     "exposure",
+    "first_of",
     "gradient_norm",
     "influence",
     "leave_one_out",
@@ -187,7 +188,7 @@ def signal_shift(known: Known) -> Tensor:
     squared error, where φ is the loss, φ(z + d) − φ(z): the same as ``leave_one_out``. Of the run, at z̄."""
     records = known.records
     change = records.head.signal_change(records.outputs, records.targets, records.head.expand(known.removal.shift))
-    return -change if records.head.signal_scale == "logit" else change
+    return -default_signal(records.head).toward_members(change)
 
 
 def signal_variance(known: Known) -> Tensor:
@@ -209,7 +210,7 @@ def exposure(known: Known) -> Tensor:
     if known.run_loss is None:
         return newton(known)
     average = known.run_loss.to(known.records.outputs)
-    if not known.records.head.classifies:  # also where the mean error happens to be 0
+    if known.records.head.quadratic:  # also where the mean error happens to be 0
         h = known.leverages.leverage
         return 2.0 * average * h / (1.0 - h).clamp(min=LEVERAGE_FLOOR)
     if not known.of_run:
@@ -254,7 +255,7 @@ class Score:
     of_run            it is evaluated at the mean outputs of the training run, where there is a trace of them
     default           it is computed where no scores are named
     per_output        its exact answer takes a system per coupled output: others are checked by first
-    precedence        of the scores that an approximation could be checked by, the one with the highest is taken
+    precedence        the score with the highest is the one to rank by, and to check an approximation by
     compute           None: it is made of the others for all records at once (``noshadow.predict``)
     """
 
@@ -287,14 +288,14 @@ _LOSSES: frozenset[Need] = frozenset({"losses"})
 _CALIBRATION: frozenset[Need] = frozenset({"curvature", "calibration"})
 
 SCORES: dict[str, Score] = {
-    "loss": Score(loss),
+    "loss": Score(loss, precedence=1),
     "gradient_norm": Score(gradient_norm),
     "output_gradient_norm": Score(output_gradient_norm, default=False),
     "entropy": Score(entropy, only_classifiers=True),
     "leverage": Score(leverage, _CURVATURE, per_output=True),
-    "influence": Score(influence, _CURVATURE, precedence=1),
-    "newton": Score(newton, _CURVATURE, precedence=2),
-    "leave_one_out": Score(leave_one_out, _CURVATURE, precedence=3),
+    "influence": Score(influence, _CURVATURE, precedence=2),
+    "newton": Score(newton, _CURVATURE, precedence=3),
+    "leave_one_out": Score(leave_one_out, _CURVATURE, precedence=4),
     "signal_shift": Score(signal_shift, _CURVATURE, of_attack=True, of_run=True),
     "signal_variance": Score(signal_variance, _CURVATURE, of_attack=True, default=False),
     "attack_power": Score(None, _CALIBRATION, of_attack=True, of_run=True),
@@ -302,7 +303,7 @@ SCORES: dict[str, Score] = {
     "attack_tpr": Score(None, _CALIBRATION, of_attack=True, of_run=True),
     "mean_trace": Score(mean_trace, _LOSSES),
     "trace_iqr": Score(trace_iqr, _LOSSES),
-    "exposure": Score(exposure, _CURVATURE, of_run=True, precedence=4),
+    "exposure": Score(exposure, _CURVATURE, of_run=True, precedence=5),
 }
 
 
@@ -313,6 +314,11 @@ def applicable(head: Head, given: frozenset[Need], every: bool = False) -> list[
         for name, entry in SCORES.items()
         if (entry.default or every) and entry.obstacle(head) is None and entry.needs <= given
     ]
+
+
+def first_of(names: Iterable[str]) -> str:
+    """Of some scores the one to rank by: that of the highest precedence, of several the first."""
+    return max(names, key=lambda name: SCORES[name].precedence)
 
 
 def resolve(head: Head, scores: Sequence[str] | None, given: frozenset[Need]) -> list[str]:

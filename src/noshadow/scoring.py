@@ -29,9 +29,8 @@ from noshadow.points import Point, Scored, curved, given, points
 from noshadow.predict import Source
 from noshadow.progress import Progress, progress_bar
 from noshadow.rating import (
-    OF_CALIBRATED,
-    OF_CONVERGED,
     WHAT_RATES_NEED,
+    basis_of,
     has_converged,
     has_law,
     learned_features,
@@ -229,8 +228,7 @@ def score_with_diagnostics(
     if refine is not None and not (is_number(refine) and 0 < refine <= 1):
         raise InputError(f"refine: expected a share of the records between 0 and 1, got {refine!r}")
     rated = [name for name in names if SCORES[name].compute is None]
-    wanted = [*(OF_CONVERGED if settled else ()), *(OF_CALIBRATED if stated else ())] if rated else []
-    basis = [name for name in wanted if SCORES[name].obstacle(layer.kind) is None]
+    basis = basis_of(layer, settled, stated) if rated else []
     computed = list(dict.fromkeys([name for name in names if name not in rated] + basis))
     if remembered is not None and remembered.losses is not None and "exposure" in computed:
         require_losses(remembered.losses)
@@ -251,7 +249,7 @@ def score_with_diagnostics(
     ):
         place = layer if here else held  # of one without blocks Ray gives the exact answers that it is checked by
         each = points(place, computed, remembered, full_step, run)
-        ranking = min((one for one in each if one.curved), key=lambda one: "exposure" not in one.names, default=None)
+        ranking = max((one for one in each if one.curved), key=lambda one: one.precedence, default=None)
         for point in each:
             hessian = build_chosen(point.layer, choice, memory, advance) if point.curved else None
             found = point.scored(hessian, advance)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +79,23 @@ def test_the_command_line_reads_it_and_tells_of_what_it_leaves_out(tmp_path, reg
     with pytest.warns(NoshadowWarning, match="what it calls weights is not read"):
         found = read_arrays(path, None, 1.0)
     pd.testing.assert_frame_equal(score(found.layer), score(LastLayer(*arrays(), ridge=1.0)), rtol=1e-9)
+
+
+def test_ids_and_groups_are_those_of_the_file_where_the_format_has_them(tmp_path, monkeypatch):
+    def beside(path, names):
+        table = feather.read_table(path)
+        return {name: table.column(name).to_pylist() for name in names if name in table.column_names}
+
+    path = write(tmp_path / "layer.feather", slice(0, 60), ids=[f"r{row}" for row in range(60)])
+    own = Format(lambda path, names: Feather(path, tuple(names)), names_of, beside)
+    monkeypatch.setitem(FORMATS, ".feather", own)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = read_arrays(path, None, 1.0)
+    assert (found.ids[59], found.groups) == ("r59", None)
+    monkeypatch.setitem(FORMATS, ".feather", replace(own, beside=None))
+    with pytest.warns(NoshadowWarning, match="what it calls ids is not read"):
+        assert read_arrays(path, None, 1.0).ids is None
 
 
 def test_without_it_the_file_is_refused(tmp_path):

@@ -38,7 +38,7 @@ from noshadow.bench.setting import Scale, Setting
 from noshadow.bench.training import TrainedModels
 from noshadow.bench.typed_json import from_json, to_json
 from noshadow.evaluate import Metric, Prediction, Summary
-from noshadow.heads import get_head
+from noshadow.heads import default_signal, get_head
 from noshadow.layer import LastLayer
 from noshadow.optimizers import read_optimizer
 from noshadow.points import given
@@ -188,7 +188,7 @@ def _oracle(
     The signal of classes is a logit, for and against the true class: a logistic head on the class 1 has that signal.
     """
     draws = ATTACKS[options.name].oracle_draws
-    if get_head(head).signal_scale == "loss":  # not normal over models, which predictions are
+    if get_head(head).signal_scale != "logit":  # not normal over models, which predictions are
         values = np.asarray(outputs, dtype=np.float64)
         return evaluate.oracle(lambda z, member: run_attack(z, member, targets, head, options), values, inside, draws)
     phi = attacks.signal(outputs, targets, head)
@@ -300,7 +300,7 @@ def budget_found(
     if len(counts) < 3 or scored.members.sum(1).min() < _LEAST_MEMBERS or "exposure" not in scored.scores:
         return None
     head = get_head(setting.head)
-    direction = next(iter(head.signals.values())).members
+    direction = default_signal(head).members
     if direction == "either":  # which no head has for its first signal
         return None
     signal = attacks.signal(outputs, targets, setting.head)

@@ -7,9 +7,12 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from noshadow.errors import FileError, NoshadowWarning
+
+if TYPE_CHECKING:
+    from noshadow.sources.find import Format
 
 __all__ = ["OPTIONAL", "REQUIRED", "LayerArrays", "read_arrays", "read_trace"]
 
@@ -49,10 +52,10 @@ def read_arrays(
     kept = {"bias": bias, "penalize_bias": penalize_bias}
     if (file.is_dir() and file.suffix != ".npz") or format_of(file) is not None:
         layer = LastLayer.open(file, head or "softmax", 0.0 if ridge is None else ridge, **kept)
-        names = _BESIDE if file.is_file() and file.suffix.lower() == ".parquet" else ()
-        _tell_of_others(_names_on_disk(file), (*REQUIRED, "sample_weight", *names), argument)
-        beside = _columns(file, names, argument) if names else {}
-        return LayerArrays(layer, beside.get("ids"), beside.get("group"))
+        beside = _beside(file, format_of(file) if file.is_file() else None, argument)
+        known = (*REQUIRED, "sample_weight", *(() if beside is None else _BESIDE))
+        _tell_of_others(_names_on_disk(file), known, argument)
+        return LayerArrays(layer, *((beside or {}).get(name) for name in _BESIDE))
     arrays = read_npz(file, REQUIRED, OPTIONAL, argument)
     with zipfile.ZipFile(file) as archive:
         held = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
@@ -104,18 +107,14 @@ def read_trace(file: Path) -> Any:
     return read_npy(file, "trace") if file.suffix == ".npy" else Trace.load(file)
 
 
-def _columns(file: Path, names: tuple[str, ...], argument: str) -> dict[str, Any]:
-    """Those columns of a Parquet file that are there."""
-    import pyarrow.parquet as pq
-
+def _beside(file: Path, kind: Format | None, argument: str) -> dict[str, Any] | None:
+    """The columns of a file beside its arrays; None: its format has none."""
+    if kind is None or kind.beside is None:
+        return None
     try:
-        with open(file, "rb") as stream:
-            parquet = pq.ParquetFile(stream)
-            held = [name for name in names if name in parquet.schema_arrow.names]
-            table = parquet.read(columns=held)
-    except Exception as error:  # pyarrow has its own
+        return kind.beside(file, _BESIDE)
+    except Exception as error:  # each library has its own
         raise FileError(f"{argument}: {file} cannot be read ({' '.join(str(error).split())[:200]})") from None
-    return {name: table.column(name).to_pandas() for name in held}
 
 
 def _one(arrays: dict[str, Any], name: str, default: str | float) -> Any:

@@ -28,7 +28,7 @@ def stand_alone(layer: LastLayer, rows: Sequence[int], memory: float) -> tuple[i
 
     Features of more columns than ``memory`` GiB can hold the products of are not asked: none is said to be alone.
     """
-    if not rows or not layer.kind.classifies:
+    if not rows or layer.kind.quadratic:
         return tuple(rows)
     if _MATRICES * 8 * min(layer.n_columns, layer.n + 1) ** 2 > memory * GIB:
         return ()

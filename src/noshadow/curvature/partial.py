@@ -61,7 +61,7 @@ def partial_whitening(layer: LastLayer, rank: int, chunk: int) -> tuple[Whitenin
         records = layer.records(rows)
         squares += records.square_sums()
         total += records.outputs.sum(0)
-        if not layer.kind.classifies:
+        if layer.kind.quadratic:
             own = squares.new_ones((len(records), 1)) if records.weights is None else records.weights.mean(1, True)
             targets += (own * records.targets).sum(0)
             weight += float(own.sum())
@@ -84,7 +84,7 @@ def partial_whitening(layer: LastLayer, rank: int, chunk: int) -> tuple[Whitenin
         norms=norms,
         fitted=fitted,
         mean_output=total / layer.n,
-        mean_target=None if layer.kind.classifies else targets / weight,
+        mean_target=targets / weight if layer.kind.quadratic else None,
         partial=True,
     )
     return whitening, Rest(columns, vectors, left, 1.0 if layer.ridge else 0.0)

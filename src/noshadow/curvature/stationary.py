@@ -53,7 +53,7 @@ class Stationarity:
     constant: float | None
     """None where the head is not that of squared error, or cannot give a constant."""
     unit: float
-    """What the decrement is rounded in: 1 for classes, the length of all targets for values."""
+    """What the decrement is rounded in: the length of all targets for squared error, 1 for others."""
 
     def in_records(self, typical: float) -> float:
         """The decrement in units of one record's, whose root mean square is ``typical``; 0 where it is rounding."""
@@ -94,7 +94,7 @@ class Fit(Additive):
         if x is not None:
             self._gradient.addmm_(x.T, gradient)
         self._slope += float(gradient.square().sum())
-        self._targets += 0.0 if head.classifies else float(y.square().sum())
+        self._targets += float(y.square().sum()) if head.quadratic else 0.0
         if self._gives_parameters and x is not None:
             self._projection.addmm_(x.T, outputs)
             add_gram(self._gram, x)
@@ -130,7 +130,7 @@ class Fit(Additive):
             share=share,
             halving=self._halved.in_standard_errors,
             constant=self._constant.in_standard_errors if self._has_constant else None,
-            unit=1.0 if self._layer.kind.classifies else math.sqrt(self._targets),
+            unit=math.sqrt(self._targets) if self._layer.kind.quadratic else 1.0,
         )
 
     @cached_property

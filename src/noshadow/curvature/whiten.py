@@ -44,7 +44,7 @@ _SMALLEST_COLUMN = 1e-290  # below it, a column cannot be scaled up without over
 @dataclass(frozen=True)
 class Whitening:
     """transform T (P, k), penalty D_φ (k, k), rank and column norms (P,) of X̃, the least-squares parameters (P, r) of
-    the outputs, their mean (m,), and that of the targets where these are values, weighted as the objective is."""
+    the outputs, their mean (m,), and that of the targets of squared error, weighted as the objective is."""
 
     transform: Tensor
     penalty: Tensor
@@ -145,10 +145,10 @@ def require_lengths(norms: Tensor) -> None:
 def _sums(
     layer: LastLayer, scale: Tensor | None, chunk: int, name: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """X̃ᵀX̃ and X̃ᵀZ of the scaled columns, the mean output and, of values, the weighted mean target."""
+    """X̃ᵀX̃ and X̃ᵀZ of the scaled columns, the mean output and, of squared error, the weighted mean target."""
     like = torch.zeros(layer.n_columns, dtype=torch.float64, device=layer.device)
     found = summed(layer, name, partial(_ProductSums, layer.kind, layer.n_outputs, like, scale), chunk)
-    targets = None if layer.kind.classifies else found.targets / found.weight
+    targets = found.targets / found.weight if layer.kind.quadratic else None
     return mirrored(found.gram), found.cross, found.outputs / layer.n, targets
 
 
@@ -166,7 +166,7 @@ class _ProductSums(Additive):
         add_gram(self.gram, x)
         self.cross.addmm_(x.T, self._kind.reduce(records.outputs))
         self.outputs += records.outputs.sum(0)
-        if not self._kind.classifies:
+        if self._kind.quadratic:
             own = torch.ones_like(x[:, :1]) if records.weights is None else records.weights.mean(1, keepdim=True)
             self.targets += (own * records.targets).sum(0)
             self.weight += float(own.sum())

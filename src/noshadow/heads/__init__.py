@@ -36,11 +36,11 @@ from torch import Tensor
 
 from noshadow.errors import InputError
 from noshadow.heads.logistic import Logistic
-from noshadow.heads.protocol import Head, Signal
+from noshadow.heads.protocol import Head, Signal, SignalScale, default_signal
 from noshadow.heads.softmax import Softmax, complement_basis
 from noshadow.heads.squared import SquaredError
 
-__all__ = ["HEADS", "Head", "Signal", "complement_basis", "get_head", "make_head"]
+__all__ = ["HEADS", "Head", "Signal", "SignalScale", "complement_basis", "default_signal", "get_head", "make_head"]
 
 HEADS: dict[str, Head] = {head.name: head for head in (SquaredError(), Logistic(), Softmax())}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, NoReturn
+from typing import ClassVar, NoReturn
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from noshadow.errors import InputError
 from noshadow.heads.checks import probabilities, require_class_weight, within_unit_interval
 from noshadow.heads.numerics import softplus, softplus_change
-from noshadow.heads.protocol import Head, Signal
+from noshadow.heads.protocol import Head, Signal, SignalScale
 from noshadow.heads.targets import counted, require_classes
 from noshadow.heads.uncoupled import Uncoupled
 
@@ -25,7 +25,7 @@ class _Binary(Uncoupled):
     name: str = "logistic"
     loss_name = "logistic loss"
     classifies = True
-    signal_scale: Literal["logit", "loss"] = "logit"
+    signal_scale: SignalScale = "logit"
 
     def for_outputs(self, m: int) -> Head:
         return MultiLabel() if m > 1 else Logistic()

@@ -8,7 +8,9 @@ from typing import ClassVar, Literal, Protocol
 
 from torch import Tensor
 
-__all__ = ["Head", "Signal"]
+__all__ = ["Head", "Signal", "SignalScale", "default_signal"]
+
+SignalScale = Literal["logit", "loss"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,10 @@ class Signal:
     members: Literal["higher", "lower", "either"]
     squares: bool = False
 
+    def toward_members(self, change: Tensor) -> Tensor:
+        """A change of φ, positive the way members move."""
+        return -change if self.members == "lower" else change
+
 
 class Head(Protocol):
     """All that depends on the head; shapes and formulas are in the docstring of the package.
@@ -30,18 +36,21 @@ class Head(Protocol):
     name                 what users call it; several may share one, as logistic heads of one label and of several do
     loss_name            what its loss is called
     classifies           targets are classes, and there are probabilities
+    quadratic            its loss is a square: W is the same at all outputs, and targets are of the outputs' scale
     fewest_outputs       the smallest m
     signals              the forms of φ by name, the default first; empty: no single statistic tells of membership
-    signal_scale         "logit": φ is the logit of a probability, about normal over models; "loss": φ is a loss
+    signal_scale         "logit": φ is the logit of a probability, about normal over models; "loss": φ is the squared
+                         error, and normal are the outputs; a head of another scale has rates once ``LAWS`` has its law
     mean_weighs_classes  torch's mean of this loss divides by the sum of the records' class weights
     """
 
     name: str
     loss_name: str
     classifies: bool
+    quadratic: bool
     fewest_outputs: int
     signals: ClassVar[Mapping[str, Signal]]
-    signal_scale: Literal["logit", "loss"]
+    signal_scale: SignalScale
     mean_weighs_classes: bool
 
     # the loss and its derivatives
@@ -123,3 +132,8 @@ class Head(Protocol):
     def concern(self, z: Tensor, y: Tensor) -> str | None:
         """A sentence where outputs (n, ..., m) look like something else than what the head works with."""
         ...
+
+
+def default_signal(head: Head) -> Signal:
+    """The form of φ that is taken where none is named."""
+    return next(iter(head.signals.values()))

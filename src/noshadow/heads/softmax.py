@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from noshadow.errors import InputError, name_rows
 from noshadow.heads.checks import probabilities, require_class_weight, within_unit_interval
 from noshadow.heads.numerics import HARMLESS, softplus, softplus_change
-from noshadow.heads.protocol import Head, Signal
+from noshadow.heads.protocol import Head, Signal, SignalScale
 from noshadow.heads.targets import MULTI_LABEL, SQUARED, form_of, require_classes
 from noshadow.triangles import packed_outer, packed_size
 
@@ -33,9 +33,10 @@ class Softmax:
     name: str = "softmax"
     loss_name = "cross-entropy"
     classifies = True
+    quadratic = False
     fewest_outputs = 2
     signals: ClassVar[Mapping[str, Signal]] = {"logit": Signal("higher")}
-    signal_scale: Literal["logit", "loss"] = "logit"
+    signal_scale: SignalScale = "logit"
     mean_weighs_classes = True
 
     def loss(self, z: Tensor, y: Tensor) -> Tensor:

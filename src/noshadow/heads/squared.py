@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, NoReturn
+from typing import ClassVar, NoReturn
 
 import torch
 from torch import Tensor
 
 from noshadow.errors import InputError, name_rows
 from noshadow.heads.numerics import floored_log
-from noshadow.heads.protocol import Head, Signal
+from noshadow.heads.protocol import Head, Signal, SignalScale
 from noshadow.heads.targets import counted
 from noshadow.heads.uncoupled import Uncoupled
 
@@ -26,12 +26,13 @@ class SquaredError(Uncoupled):
     name: str = "squared"
     loss_name = "squared error"
     classifies = False
+    quadratic = True
     signals: ClassVar[Mapping[str, Signal]] = {
         "loss": Signal("lower", squares=True),
         "log_loss": Signal("lower", squares=True),
         "signed_residual": Signal("either"),
     }
-    signal_scale: Literal["logit", "loss"] = "loss"
+    signal_scale: SignalScale = "loss"
 
     def loss(self, z: Tensor, y: Tensor) -> Tensor:
         return (z - y).square().sum(-1)

@@ -15,6 +15,7 @@ class Uncoupled:
     """Their curvature is a number per record (and label), and no reduction of the outputs is needed."""
 
     name: str
+    quadratic = False
     fewest_outputs = 1
     mean_weighs_classes = False
 

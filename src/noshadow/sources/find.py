@@ -14,7 +14,7 @@ from noshadow.errors import FileError, InputError
 from noshadow.sources.chunks import ChunksTable
 from noshadow.sources.csr import CsrTable
 from noshadow.sources.flat import Flat, npy_table, tensors_header, tensors_table
-from noshadow.sources.parquet import ParquetTable, parquet_names
+from noshadow.sources.parquet import ParquetTable, parquet_columns, parquet_names
 from noshadow.sources.rows import NAMES, OPTIONAL
 from noshadow.sources.tables import Shards, Table
 
@@ -29,17 +29,19 @@ _REMEDY = "pass a list of the shards in their order"
 class Format:
     """A kind of file that holds a shard.
 
-    open   the table of a file, with those of the named arrays that it has
-    names  what a file calls all that it holds, so that arrays that are not read can be told of
+    open    the table of a file, with those of the named arrays that it has
+    names   what a file calls all that it holds, so that arrays that are not read can be told of
+    beside  those of the named columns, ids and groups of any type, that a file has beside its arrays; None: it has none
     """
 
     open: Callable[[Path, Sequence[str]], Table]
     names: Callable[[Path], list[str]]
+    beside: Callable[[Path, Sequence[str]], dict[str, Any]] | None = None
 
 
 FORMATS: dict[str, Format] = {
     ".safetensors": Format(tensors_table, lambda path: list(tensors_header(path)[0])),
-    ".parquet": Format(ParquetTable, parquet_names),
+    ".parquet": Format(ParquetTable, parquet_names, parquet_columns),
 }
 """By suffix, in lower case."""
 

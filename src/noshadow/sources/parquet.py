@@ -15,7 +15,7 @@ from noshadow.sources.checksums import Checksums
 from noshadow.sources.flat import Stamp
 from noshadow.sources.tables import Column, Columns
 
-__all__ = ["ParquetTable", "parquet_names"]
+__all__ = ["ParquetTable", "parquet_columns", "parquet_names"]
 
 
 def parquet_names(path: Path) -> list[str]:
@@ -25,6 +25,17 @@ def parquet_names(path: Path) -> list[str]:
     with open(path, "rb") as file:
         names = pq.read_schema(file).names
     return [name for name in names if not name.startswith("__index_level_")]
+
+
+def parquet_columns(path: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Those columns of a file that are there, as pandas has them."""
+    import pyarrow.parquet as pq
+
+    with open(path, "rb") as stream:
+        file = pq.ParquetFile(stream)
+        held = [name for name in names if name in file.schema_arrow.names]
+        table = file.read(columns=held)
+    return {name: table.column(name).to_pandas() for name in held}
 
 
 class ParquetTable:

@@ -63,7 +63,7 @@ def require_losses(losses: Losses) -> None:
 
 def note_rounding(mean: Tensor, layer: LastLayer) -> None:
     """Warn of values so far from 0 that float32, which mean outputs (n, m) are kept in, leaves little of residuals."""
-    if layer.kind.classifies:
+    if not layer.kind.quadratic:
         return
     rounded = residual = 0.0
     for rows in layer.chunks(_CHUNK):

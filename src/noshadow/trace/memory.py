@@ -62,7 +62,7 @@ class Memory:
         require_finite(outputs, "outputs", "training diverged in this epoch, which was not recorded")
         kind = make_head(head, outputs.shape[1], self.label_smoothing)
         found = losses_of(outputs, targets, kind)
-        if not kind.classifies:
+        if kind.quadratic:
             _require_units(found, targets)
         if isinstance(self.losses, RunningLosses):
             losses = self.losses.with_epoch(found)

@@ -1,4 +1,4 @@
-"""The trace itself: what can be asked of it, and how it is bound to a layer."""
+"""The trace itself: how it is recorded, kept, and bound to a layer."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from noshadow.files import check_output
 from noshadow.heads import make_head
 from noshadow.layer import LastLayer
 from noshadow.objective import Objective
-from noshadow.records import Records
 from noshadow.tensors import as_tensor
 from noshadow.trace.arrays import mean_of_epochs, memory_of_losses, read_epochs
-from noshadow.trace.asking import asked_of_trace, checked, known_by
+from noshadow.trace.asking import Seen, asked_of_trace, checked, known_by
 from noshadow.trace.binding import losses_for, require_bound
 from noshadow.trace.checkpoints import each_loaded
 from noshadow.trace.epoch import Epoch, read_batch
-from noshadow.trace.losses import AllLosses, Losses, losses_of
+from noshadow.trace.losses import AllLosses, losses_of
 from noshadow.trace.memory import Memory, marks_of
+from noshadow.trace.remembered import Remembered
 from noshadow.trace.storage import memory_of, parts_of, read_memory, write_memory
 
 __all__ = ["Trace"]
 
 
-class Trace:
+class Trace(Remembered):
     """What a training run remembers of each record: its mean output and its losses over the epochs.
 
     For n records and m outputs it holds, whatever the number of epochs, the mean outputs in float32 with what rounding
@@ -94,8 +94,7 @@ class Trace:
         self._epoch: Epoch | None = None
         self._unread: Tensor | None = None
         self._said: set[str] = set()
-        self._last: tuple[float, float] | None = None
-        self._repeated = False
+        self._seen = Seen()
 
     def update(
         self, model: Any = None, data: Any = None, *, outputs: Any = None, targets: Any = None, rows: Any = None
@@ -187,78 +186,23 @@ class Trace:
         self._said.update(found.notes)
 
     def _remember(self, outputs: Tensor, targets: Tensor | None, head: str | None = None) -> None:
-        seen = known_by(outputs)  # first: the memory of the outputs may be taken over
+        mark = known_by(outputs)  # first: the memory of the outputs may be taken over
         if targets is None:
             self._memory = self._memory.with_epoch(outputs, None, None)
         else:
             with asked_of_trace():
                 kind = self._memory.head or head or guess_head(outputs, targets, self._objective)
             self._memory = self._memory.with_epoch(outputs, checked(targets, outputs, kind), kind)
-        again, self._repeated = self._repeated, seen == self._last
-        if self._repeated and not again:  # of many in a row the first is told of
-            warnings.warn(
-                f"trace: epoch {self.epochs} has the same outputs as the one before, to the last bit: an epoch that "
-                "was recorded twice, or a checkpoint that was passed twice, counts double in all means; record each "
-                "once",
-                NoshadowWarning,
-                stacklevel=4,
-            )
-        self._last = seen
+        self._seen = self._seen.then(mark, self.epochs)
 
     def _require_no_batches(self) -> None:
         if self._epoch is not None:
             raise InputError("rows: an epoch in batches has begun; end it with trace.end_epoch() first")
 
-    @property
-    def memory(self) -> Memory:
-        """What it holds, as one value."""
-        return self._memory
-
     @classmethod
     def of_memory(cls, memory: Memory) -> Trace:
         """A trace that holds this."""
         return cls()._with(memory)
-
-    @property
-    def epochs(self) -> int:
-        """How many epochs it remembers."""
-        return self._memory.epochs
-
-    @property
-    def n(self) -> int | None:
-        """Number of records; None before the first epoch."""
-        return self._memory.n
-
-    @property
-    def mean_outputs(self) -> Tensor | None:
-        """z̄ = (1/E) Σ z_t, (n, m) in float32: logits or predictions; None where outputs were never known."""
-        return None if self._memory.outputs is None else self._memory.outputs.mean
-
-    @property
-    def losses(self) -> Losses | None:
-        """Mean and quartiles of the losses, by rows; None where losses were never known."""
-        return self._memory.losses
-
-    @property
-    def mean_loss(self) -> Tensor | None:
-        """(n,) the mean over the epochs of a record's loss, in float64."""
-        return None if self.losses is None else self.losses.mean(slice(None))
-
-    @property
-    def lower_quartile(self) -> Tensor | None:
-        """(n,) Q₁ over the epochs of a record's loss, in float64."""
-        return None if self.losses is None else self.losses.quartiles(slice(None))[0]
-
-    @property
-    def upper_quartile(self) -> Tensor | None:
-        """(n,) Q₃ over the epochs of a record's loss, in float64."""
-        return None if self.losses is None else self.losses.quartiles(slice(None))[1]
-
-    def records(self, records: Records) -> Records:
-        """The same records of the layer with the mean outputs z̄ in place of the final ones, in float64."""
-        if self.mean_outputs is None:
-            raise RuntimeError("the mean outputs are not known: register the score with needs={'mean_outputs'}")
-        return replace(records, outputs=self.mean_outputs[records.rows].to(records.outputs))
 
     @classmethod
     def from_losses(cls, losses: Any, mean_outputs: Any = None) -> Trace:
@@ -418,7 +362,7 @@ class Trace:
                 f"label_smoothing: {smoothing:g}, but the losses of the trace were taken with "
                 f"{memory.label_smoothing:g}; leave it out"
             )
-        self._memory, self._epoch, self._unread, self._last, self._repeated = memory, None, None, None, False
+        self._memory, self._epoch, self._unread, self._seen = memory, None, None, Seen()
 
     @classmethod
     def of(cls, value: Any, layer: LastLayer) -> Trace:
@@ -451,8 +395,3 @@ class Trace:
             return self._with(known)
         losses = torch.stack([losses_of(one, targets.to(where), kind) for one in self._unread])
         return self._with(replace(known, losses=AllLosses(losses)))
-
-    def __repr__(self) -> str:
-        shape = "" if self.n is None else f", {self.n} records"
-        known = [name for name in ("mean_outputs", "losses") if getattr(self, name) is not None]
-        return f"Trace({self.epochs} epochs{shape}{''.join(f', {name}' for name in known)})"

@@ -291,6 +291,17 @@ def test_a_trace_that_is_resumed_has_nothing_left_of_the_arrays_it_was_made_of(t
     assert trace.epochs == 4
 
 
+def test_outputs_that_were_written_over_since_are_refused():
+    """The means would be of the values before, the losses of those after."""
+    layer, _ = make()
+    outputs = np.random.default_rng(1).normal(size=(4, layer.n, layer.n_outputs))
+    trace = Trace.from_outputs(outputs)
+    score(layer, ["exposure"], trace)
+    outputs[2] += 1.0
+    with pytest.raises(InputError, match="trace: the outputs that it was made from have changed since; pass a copy"):
+        score(layer, ["exposure"], trace)
+
+
 def test_smoothing_without_targets_is_refused():
     """The losses would be taken with the layer's, in silence."""
     with pytest.raises(InputError, match=r"^label_smoothing: without targets and head .* leave it out"):

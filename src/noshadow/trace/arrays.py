@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor, float32
+from torch import Tensor, equal, float32
 
 from noshadow.errors import InputError
 from noshadow.tensors import as_floats
@@ -13,7 +13,7 @@ from noshadow.trace.losses import AllLosses
 from noshadow.trace.means import RunningMean, require_finite
 from noshadow.trace.memory import Memory
 
-__all__ = ["mean_of_epochs", "memory_of_losses", "read_epochs"]
+__all__ = ["mean_of_epochs", "memory_of_losses", "read_epochs", "require_unchanged"]
 
 
 def memory_of_losses(losses: Any, mean_outputs: Any) -> Memory:
@@ -49,3 +49,12 @@ def mean_of_epochs(values: Tensor) -> RunningMean:
     for one in values[1:]:
         mean = mean.with_term(one)
     return mean
+
+
+def require_unchanged(values: Tensor, mean: RunningMean) -> None:
+    """Refuse outputs (epochs, n, m) that were written over since their mean was taken."""
+    if not equal(mean_of_epochs(values).mean, mean.mean):
+        raise InputError(
+            "trace: the outputs that it was made from have changed since; pass a copy of them to Trace.from_outputs, "
+            "or their targets and head, with which it is done with the array at once"
+        )

@@ -21,7 +21,7 @@ from noshadow.heads import make_head
 from noshadow.layer import LastLayer
 from noshadow.objective import Objective
 from noshadow.tensors import as_tensor
-from noshadow.trace.arrays import mean_of_epochs, memory_of_losses, read_epochs
+from noshadow.trace.arrays import mean_of_epochs, memory_of_losses, read_epochs, require_unchanged
 from noshadow.trace.asking import Seen, asked_of_trace, checked, known_by
 from noshadow.trace.binding import losses_for, require_bound
 from noshadow.trace.checkpoints import each_loaded
@@ -234,7 +234,7 @@ class Trace(Remembered):
         """From the outputs of all records, in their order, after each epoch.
 
         Losses are taken at once where targets and head are given; else when the trace meets a layer, which has both.
-        The array is held, not copied, until then.
+        The array is held, not copied, until then: one that was written over by then is refused.
 
         Parameters
         ----------
@@ -376,6 +376,8 @@ class Trace(Remembered):
         require_bound(value._memory, value._unread, layer)
         if value._unread is None or value.losses is not None:
             return value
+        assert value._memory.outputs is not None
+        require_unchanged(value._unread, value._memory.outputs)
         smoothed = value._with(replace(value._memory, label_smoothing=layer.label_smoothing))
         return smoothed._with_losses(layer.targets, layer.head)
 

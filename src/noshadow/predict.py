@@ -142,6 +142,7 @@ class Calibration:
     scale                  c of the shift; for squared error of the leverage's odds, None where it is not scaled
     error_scale            k of squared error: the residual without the record, in that of the run
     contraction            β
+    freed                  root mean square of (1 + s)^β over the members
     gap                    mean φ of the members minus that of held-out records; None where it is not known
     held_out               how many records the model was not trained on there were
     source                 "rerun": the spreads were measured between two runs; "gap": derived from the gap of the
@@ -157,6 +158,7 @@ class Calibration:
     resampled: float = 1.0
     scale: float | None = None
     contraction: float = 0.0
+    freed: float = 1.0
     gap: float | None = None
     source: Source = "rerun"
     held_out: int = 0
@@ -174,8 +176,8 @@ class Calibration:
     def rates(self, exposure: Floats) -> Rates:
         """The predicted rates of records with these exposures."""
         shift = self.shift(exposure)
-        outside = np.full_like(shift, self.spread_out * self.resampled)
-        inside = outside * (1.0 + shift) ** -self.contraction
+        inside = np.full_like(shift, self.spread_out * self.resampled / self.freed)
+        outside = inside * (1.0 + shift) ** self.contraction
         power = shift / np.sqrt((inside**2 + outside**2) / 2.0)
         return Rates(power, best_accuracy(shift, inside, outside), partial(best_tpr, shift, inside, outside, FPR))
 
@@ -288,14 +290,14 @@ def _usual_root(exposure: Floats) -> Floats:
 
 
 def _contraction(shift: Floats, ratio: float) -> float:
-    """β with mean (1 + s)^(−2β) = ratio, from 0 for a ratio of 1 or more."""
+    """β with mean (1 + s)^(2β) = ratio, from 0 for a ratio of 1 or less to 1."""
 
     def excess(beta: float) -> float:
-        return float(np.mean((1.0 + shift) ** (-2.0 * beta))) - ratio
+        return float(np.mean((1.0 + shift) ** (2.0 * beta))) - ratio
 
-    if ratio >= 1.0 or excess(0.0) <= 0.0:
+    if ratio <= 1.0 or excess(0.0) >= 0.0:
         return 0.0
-    return STEEPEST if excess(STEEPEST) > 0 else float(optimize.brentq(excess, 0.0, STEEPEST))
+    return STEEPEST if excess(STEEPEST) < 0 else float(optimize.brentq(excess, 0.0, STEEPEST))
 
 
 def plain_loss(phi: Floats) -> Floats:
@@ -305,8 +307,8 @@ def plain_loss(phi: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Records that the model was not trained on: its statistic and loss (k,) of them, and what a unit of variance of
-    the statistic costs, (∂ℓ/∂φ)² of classes and W of values (k,)."""
+    """Records that the model was not trained on: its statistic and loss (k,) of them, of squared error the size |e| of
+    the residual, and what a unit of variance of the statistic costs, (∂ℓ/∂φ)² of classes and W of values (k,)."""
 
     statistic: Floats
     loss: Floats
@@ -324,11 +326,13 @@ class HeldOut:
             return cls(phi, plain_loss(phi), special.expit(-phi) ** 2)
         z = (z.unsqueeze(1) if z.ndim == 1 else z).to(torch.float64)
         y = check_targets(head, as_tensor(targets, "targets"), len(z), z.shape[1], "held_out").to(z.device)
-        return cls(phi, head.loss(z, y).cpu().numpy(), head.packed_curvature(z).mean(-1).cpu().numpy())
+        loss = head.loss(z, y).cpu().numpy()
+        return cls(phi, np.sqrt(loss) if head.quadratic else loss, head.packed_curvature(z).mean(-1).cpu().numpy())
 
     def losing(self, more: float) -> HeldOut:
-        """The same, had each lost so much more; or less, but not less than nothing on average."""
-        return replace(self, loss=self.loss + max(more, -float(self.loss.mean())))
+        """The same, had they lost so much more on average, each in proportion; or less, but not less than nothing."""
+        mean = float(self.loss.mean())
+        return replace(self, loss=self.loss * max(1.0 + more / mean, 0.0)) if mean > 0 else self
 
 
 def calibrate(
@@ -356,27 +360,34 @@ def calibrate(
         mean = float(_usual_root(exposure).mean())
         scale = 1.0 if gap is None else max(gap, 0.0) / mean if mean > 0 else 0.0
     found = replace(found, scale=scale, gap=gap)
-    ratio = (found.spread_in / found.spread_out) ** 2
-    return replace(found, contraction=_contraction(found.shift(exposure), ratio))
+    shift = scale * _usual_root(exposure)
+    beta = _contraction(shift, (found.spread_out / found.spread_in) ** 2)
+    return replace(found, contraction=beta, freed=float(np.sqrt(np.mean((1.0 + shift) ** (2.0 * beta)))))
 
 
 def spreads_of(
     head: Head, loss_in: Floats, held_out: HeldOut | None, spreads: tuple[float, float] | None, source: Source
 ) -> Calibration:
-    """The two spreads and what other data adds to them."""
+    """The two spreads and what other data adds to them; the losses of squared error are the sizes of residuals."""
     variance = 0.0
     if held_out is not None:
-        lost = max(float(held_out.loss.mean() - loss_in.mean()), 0.0)
+        lost = max(_mean_loss(head, held_out.loss) - _mean_loss(head, loss_in), 0.0)
         cost = float(held_out.cost.mean())
         variance = lost / cost if cost > 0 else 0.0
     if spreads is None:
         # records that fit as well as the members do tell of no spread; beside no shift any small one is as good
-        some = 1.0 if head.classifies or held_out is None else 1e-3 * float(np.sqrt(held_out.loss.mean())) or 1e-3
+        some = 1.0 if head.classifies or held_out is None else 1e-3 * float(held_out.loss.mean()) or 1e-3
         spreads, factor, source = (float(np.sqrt(variance / 2.0)) or some,) * 2, 1.0, "gap"
     else:
         factor = float(np.sqrt(1.0 + variance / 2.0 / spreads[1] ** 2))
     count = 0 if held_out is None else len(held_out.loss)
     return Calibration(*spreads, factor, source=source, held_out=count)
+
+
+def _mean_loss(head: Head, losses: Floats) -> float:
+    """Of squared error that of normal residuals of this mean size: a few that are far off shall not decide it."""
+    mean = float(losses.mean())
+    return np.pi / 2.0 * mean**2 if head.quadratic else mean
 
 
 def converged_rates(

@@ -204,12 +204,12 @@ def _of_logits(basis: Basis) -> tuple[Any, Rated]:
 
 def _of_residuals(basis: Basis) -> tuple[Any, Rated]:
     kind, leverage, loss = basis.layer.kind, basis.values["leverage"], basis.values["loss"]
-    error = np.sqrt(_mean_square(basis.layer, loss, basis.run))
+    error, size = np.sqrt(_mean_square(basis.layer, loss, basis.run)), np.sqrt(loss)
 
     def rated(held: HeldOut | None) -> tuple[Calibration, Rates]:
-        return calibrate_law(kind, leverage, error, loss, held, basis.spreads, basis.source)
+        return calibrate_law(kind, leverage, error, size, held, basis.spreads, basis.source)
 
-    return loss, rated
+    return size, rated
 
 
 @dataclass(frozen=True)

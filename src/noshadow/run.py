@@ -12,9 +12,9 @@ as much of the run is taken as makes members lose what held-out records do on av
     \lambda = \frac{\bar\ell_{out} - \bar\ell_{in}}{|\bar\ell_{run} - \bar\ell_{in}|} \;\text{ within } 0 \dots 1
 
 with the mean losses of held-out records, of members at the end, and of members over the run. Where more was memorised
-than the run remembers, λ = 1; where nothing was, λ = 0, and the final model says all. (A run that went on after the
-weights that were kept, early stopping, has lost less than they do: it memorised what they did not. How far it is off
-counts against it all the same.)
+than the run remembers, λ = 1; where nothing was, λ = 0, and the final model says all. A run that went on after the
+weights that were kept, early stopping, has lost less than they do: towards it members lose less still, and λ = 0, but
+where held-out records lose more by as much as the run lost less: then one bad epoch at the end is all that is different.
 """
 
 from __future__ import annotations
@@ -54,9 +54,13 @@ def share_of_run(final: float, of_run: float, held_out: float) -> float:
 
     >>> share_of_run(0.25, 0.75, 0.5), share_of_run(0.25, 0.75, 1.5), share_of_run(0.25, 0.75, 0.125)
     (0.5, 1.0, 0.0)
+    >>> share_of_run(0.5, 0.25, 0.625)  # early stopping
+    0.0
     """
     apart, memorised = abs(of_run - final), max(held_out - final, 0.0)
-    return 1.0 if memorised >= apart else memorised / apart
+    if memorised >= apart:
+        return 1.0
+    return memorised / apart if of_run > final else 0.0
 
 
 def run_of(trace: Trace | None, layer: LastLayer, held_out: Tensor | None = None) -> Run:

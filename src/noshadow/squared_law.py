@@ -14,16 +14,19 @@ records are ahead of others in both, the last layer and the run do say. So
     \sigma_{out,i}^2 = \sigma_{seed}^2 + \frac{V}{2}\, \frac{a_i}{\bar a}
 
 with the mean square of the residual over the epochs; what other data does to a prediction goes with its leverage, what
-another seed does has been seen not to. c and k are those for which the law gives the two mean losses that
+another seed does has been seen not to. c and k are those for which the law gives the two mean sizes of residuals that
 are seen, of held-out records and of members:
 
 .. math::
 
-    \overline{\varepsilon_i^2 + \sigma_{out,i}^2} = \bar\ell_{out}, \qquad
-    \overline{(1 - H_i)^2\, (\varepsilon_i^2 + \sigma_{out,i}^2)} = \bar\ell_{in}
+    \overline{F(\varepsilon_i, \sigma_{out,i})} = \overline{|e|}_{out}, \qquad
+    \overline{(1 - H_i)\, F(\varepsilon_i, \sigma_{out,i})} = \overline{|e|}_{in}, \qquad
+    F(\varepsilon, \sigma) = \sigma \sqrt{2/\pi}\, e^{-\varepsilon^2/2\sigma^2}
+        + \varepsilon\, \mathrm{erf}(\varepsilon/\sigma\sqrt 2)
 
-V is half of the gap of the losses, since their curvature is 2. Without held-out records nothing is scaled: c = 1, and
-ε = ē/(1 − h).
+the mean size of N(ε, σ²). (Sizes and not squares, of which a few records that are far off decide the mean.) V is half of
+the gap of the losses, since their curvature is 2, with π/2 times the square of the mean size for a loss. Without
+held-out records nothing is scaled: c = 1, and ε = ē/(1 − h).
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import optimize
+from scipy import optimize, special
 
 from noshadow.heads import Head
 from noshadow.predict import FPR, Calibration, Floats, HeldOut, Rates, Source, spreads_of
@@ -41,28 +44,30 @@ from noshadow.predict import FPR, Calibration, Floats, HeldOut, Rates, Source, s
 if TYPE_CHECKING:
     from noshadow.sandwich import Spreads
 
-__all__ = ["calibrate_law", "converged_law", "rates_of_law"]
+__all__ = ["calibrate_law", "converged_law", "mean_size", "rates_of_law"]
 
 _LEAST_LEVERAGE, _MOST_LEVERAGE = 1e-12, 1.0 - 1e-8
 _LEAST_ERROR = 0.05  # share of the held-out loss that is error and not spread
 _LEAST_SPREAD = float(np.sqrt(np.finfo(np.float64).tiny))
 _WIDEST = 25.0  # |log c|
+_FAR = 38.0  # standard deviations
 
 
 def calibrate_law(
     head: Head,
     leverage: Floats,
     error: Floats,
-    loss_in: Floats,
+    size_in: Floats,
     held_out: HeldOut | None,
     spreads: tuple[float, float] | None,
     source: Source = "rerun",
 ) -> tuple[Calibration, Rates]:
     """What the rates of these members rest on, and the rates by the law.
 
-    leverage, error, loss_in  (n,) of the members: h, the root mean square of the residual over the run, the final loss
+    leverage, error, size_in  (n,) of the members: h, the root mean square of the residual over the run, the size of the
+                              final residual
     """
-    found = spreads_of(head, loss_in, held_out, spreads, source)
+    found = spreads_of(head, size_in, held_out, spreads, source)
     tau = found.spread_out * found.resampled
     if held_out is None:
         return found, rates_of_law(leverage, error, tau)
@@ -70,24 +75,48 @@ def calibrate_law(
     odds = h / (1.0 - h)
     seed = found.spread_out if found.source != "gap" else 0.0
     usual = np.minimum(odds, 10.0 * np.quantile(odds, 0.99))  # one that decides its own fit shall not decide this
-    variance = seed**2 + (tau**2 - seed**2) * usual / usual.mean()
-    inside, outside = float(loss_in.mean()), float(held_out.loss.mean())
-    mean_square = float(np.mean(error**2))
-    left = max(outside - tau**2, _LEAST_ERROR * outside)  # more spread than loss: two runs that are not of one recipe
-    size = np.sqrt(left / mean_square) if mean_square > 0 else 0.0
-    without = (size * error) ** 2 + variance
-    scale = _scale_of_odds(odds, without, inside)
+    spread = np.sqrt(seed**2 + (tau**2 - seed**2) * usual / usual.mean())
+    inside, outside = float(size_in.mean()), float(held_out.loss.mean())
+    size = _scale_of_error(error, spread, outside)
+    without = mean_size(size * error, spread)
+    scale = _scale_of_odds(odds, without, inside / outside * float(without.mean()) if inside < outside else np.inf)
     own = scale * odds / (1.0 + scale * odds)
-    gap = float(np.sqrt(outside) - np.sqrt(inside))
-    rates = rates_of_law(own, (1.0 - own) * size * error, np.sqrt(variance))
-    return replace(found, scale=scale, error_scale=float(size), gap=gap), rates
+    rates = rates_of_law(own, (1.0 - own) * size * error, spread)
+    return replace(found, scale=scale, error_scale=size, gap=outside - inside), rates
 
 
-def _scale_of_odds(odds: Floats, without: Floats, loss_in: float) -> float:
-    """c with mean (1 + c·odds)⁻² · without = loss_in; 0 where members fit no better than the law has them without."""
+def mean_size(middle: Floats, spread: Floats) -> Floats:
+    """F(ε, σ), the mean of |e| where e is N(ε, σ²): ε for σ = 0."""
+    z = middle / np.maximum(spread, _LEAST_SPREAD)
+    normal = np.sqrt(2.0 / np.pi) * np.exp(-0.5 * np.minimum(z, _FAR) ** 2)
+    found: Floats = spread * normal + middle * special.erf(z / np.sqrt(2.0))
+    return found
+
+
+def _scale_of_error(error: Floats, spread: Floats, outside: float) -> float:
+    """k with mean F(k·error, spread) = outside; at the least, that error is some part of the loss.
+
+    Two runs that are not of one recipe may have more spread than there is loss.
+    """
+    mean = float(error.mean())
+    if mean == 0.0 or outside == 0.0:
+        return 0.0
+    most = outside / mean  # F(ε, σ) ≥ ε
+    least = float(np.sqrt(_LEAST_ERROR * np.pi / 2.0 / np.mean((error / mean) ** 2))) * most
+
+    def excess(scale: float) -> float:
+        return float(mean_size(scale * error, spread).mean()) - outside
+
+    if least >= most or excess(least) >= 0.0:
+        return least
+    return float(optimize.brentq(excess, least, most)) if excess(most) > 0.0 else most
+
+
+def _scale_of_odds(odds: Floats, without: Floats, size_in: float) -> float:
+    """c with mean without/(1 + c·odds) = size_in; 0 where members fit no better than the law has them without."""
 
     def excess(log_scale: float) -> float:
-        return float(np.mean(without / (1.0 + np.exp(log_scale) * odds) ** 2)) - loss_in
+        return float(np.mean(without / (1.0 + np.exp(log_scale) * odds))) - size_in
 
     if excess(-_WIDEST) <= 0.0:
         return 0.0

@@ -23,6 +23,7 @@ __all__ = [
     "check_output",
     "check_writable",
     "file_digest",
+    "holds_others",
     "private_folder",
     "write_bytes",
     "write_text",
@@ -74,6 +75,13 @@ def private_folder(path: str | os.PathLike[str]) -> Path:
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is a file, not a folder")
     return folder
+
+
+def holds_others(folder: Path, manifest: str) -> bool:
+    """Whether a folder that has no manifest yet has something else in it. A manifest that is being written by another
+    process, or was when its process was killed, is nothing else."""
+    unfinished = f".{manifest}.*.partial"
+    return any(one.name != manifest and not one.match(unfinished) for one in folder.iterdir())
 
 
 def check_output(path: str | os.PathLike[str], suffixes: Sequence[str], argument: str = "output") -> Path:

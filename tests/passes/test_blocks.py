@@ -300,6 +300,13 @@ def test_a_killed_process_goes_on(tmp_path):
     close(resumed, score(layer))
 
 
+def test_a_manifest_that_was_being_written_is_not_another_file(tmp_path):
+    """By a process that was killed just then, or by one that started at the same time."""
+    x, z, y = arrays()
+    (tmp_path / ".run.json.0123456789ab.partial").touch()
+    assert len(score(LastLayer(x, z, y, ridge=0.5), store=tmp_path)) == len(x)
+
+
 def test_what_is_damaged_is_done_again(tmp_path):
     layer = LastLayer(*arrays(), ridge=0.5)
     first = score(layer, store=tmp_path)

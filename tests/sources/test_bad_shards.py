@@ -353,6 +353,20 @@ def test_a_bit_that_flips_between_passes_is_noticed(tmp_path, kind, monkeypatch)
     pd.testing.assert_frame_equal(score(layer), before, check_exact=True)
 
 
+@pytest.mark.parametrize("kind", ["npy", "safetensors", "parquet"])
+def test_a_bit_that_flips_is_noticed_whatever_rows_are_asked_for(tmp_path, kind, monkeypatch):
+    """A first pass over other chunks than those of the next has taken the same checksums."""
+    monkeypatch.setattr(flat, "_PIECE_BYTES", 5 * 16)
+    x, z, y = arrays(n=80)
+    file = shards(tmp_path, kind, (x, z, y))[7]
+    layer = LastLayer.open(tmp_path)
+    file = file / "features.npy" if kind == "npy" else file
+    flip(file, file.read_bytes().find(x[78].tobytes()) + 1, 3)
+    for rows in (slice(76, 79), slice(78, 79), slice(74, 80)):
+        with pytest.raises(InputError, match=r"are not what they were when they were first read"):
+            layer.records(rows)
+
+
 def test_a_bit_that_flips_between_runs_is_noticed_by_a_store(tmp_path):
     x, z, y = arrays(n=80)
     paths = shards(tmp_path / "layer", "npy", (x, z, y))

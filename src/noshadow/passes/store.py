@@ -19,7 +19,7 @@ from torch import Tensor
 
 from noshadow.artefact import UnusableArtefact, read_artefact, write_artefact
 from noshadow.errors import FileError, InputError
-from noshadow.files import private_folder, write_text
+from noshadow.files import holds_others, private_folder, write_text
 from noshadow.layer import LastLayer
 
 __all__ = ["SCHEMA", "Store", "layer_identity"]
@@ -40,7 +40,7 @@ class Store:
         try:
             private_folder(self.folder)
             if not manifest.exists():
-                if any(self.folder.iterdir()):
+                if holds_others(self.folder, manifest.name):
                     raise InputError(f"store: {self.folder} holds other files; name a new folder, or an empty one")
                 write_text(manifest, json.dumps(self._identity, indent=2) + "\n")
             there = json.loads(manifest.read_text(encoding="utf-8"))

@@ -246,6 +246,8 @@ def test_arguments_and_folders_that_cannot_be(tmp_path, monkeypatch):
         run(tmp_path)
     with pytest.raises(InputError, match=r"cache: .*notes\.txt"):
         run(tmp_path / "notes.txt")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / ".cache.json.0123456789ab.partial").touch()  # of a process that was killed just then
     run(tmp_path / "a")
     manifest = tmp_path / "a" / "cache.json"
     text = manifest.read_text()

@@ -31,7 +31,7 @@ from noshadow.errors import FileError, InputError
 from noshadow.extract.torch.batches import Batch, Signature, split
 from noshadow.extract.torch.door import Pass
 from noshadow.extract.torch.kinds import choose_target
-from noshadow.files import private_folder, write_text
+from noshadow.files import holds_others, private_folder, write_text
 from noshadow.layer import LastLayer
 from noshadow.memory import GIB
 from noshadow.passes.blocks import Parts
@@ -154,7 +154,7 @@ class CachedPass(Pass):
         try:
             private_folder(self.folder)
             if not manifest.exists():
-                if any(self.folder.iterdir()):
+                if holds_others(self.folder, manifest.name):
                     raise InputError(f"cache: {self.folder} holds other files; name a new folder, or an empty one")
                 write_text(manifest, json.dumps(self._identity, indent=2) + "\n")
             there = json.loads(manifest.read_text(encoding="utf-8"))

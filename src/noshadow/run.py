@@ -13,8 +13,8 @@ as much of the run is taken as makes members lose what held-out records do on av
 
 with the mean losses of held-out records, of members at the end, and of members over the run. Where more was memorised
 than the run remembers, λ = 1; where nothing was, λ = 0, and the final model says all. A run that went on after the
-weights that were kept, early stopping, has lost less than they do: towards it members lose less still, and λ = 0, but
-where held-out records lose more by as much as the run lost less: then one bad epoch at the end is all that is different.
+weights that were kept, early stopping, has lost less than they do: towards it members lose less still, and λ = 0,
+unless held-out records lose more by as much as the run lost less: then a bad epoch at the end is all the difference.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ are seen, of held-out records and of members:
     F(\varepsilon, \sigma) = \sigma \sqrt{2/\pi}\, e^{-\varepsilon^2/2\sigma^2}
         + \varepsilon\, \mathrm{erf}(\varepsilon/\sigma\sqrt 2)
 
-the mean size of N(ε, σ²). (Sizes and not squares, of which a few records that are far off decide the mean.) V is half of
-the gap of the losses, since their curvature is 2, with π/2 times the square of the mean size for a loss. Without
+the mean size of N(ε, σ²). (Sizes and not squares, of which a few records that are far off decide the mean.) V is half
+of the gap of the losses, since their curvature is 2, with π/2 times the square of the mean size for a loss. Without
 held-out records nothing is scaled: c = 1, and ε = ē/(1 − h).
 """
 

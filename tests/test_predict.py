@@ -15,7 +15,7 @@ from noshadow.attacks.gaussians import best_accuracy, best_tpr
 from noshadow.diagnostics import concerns
 from noshadow.heads import make_head
 from noshadow.predict import FPR, Calibration, HeldOut, Rates, calibrate, converged_rates, match_scale, spreads_of
-from noshadow.rating import LAWS, Law, learned_features
+from noshadow.rating import LAWS, Law, learned_features, part_by_chance
 from noshadow.scoring import score_with_diagnostics
 from noshadow.squared_law import calibrate_law
 
@@ -269,14 +269,14 @@ def test_what_chance_leaves_open_is_the_change_by_two_standard_errors(head):
         others = HeldOut.of(layer.kind, *held)
         apart = []
         for side in (more, -more):
-            moved = HeldOut(others.statistic, losses[1] + side, others.cost)
+            moved = HeldOut(others.statistic, losses[1] * (1 + side / losses[1].mean()), others.cost)
             if head == "logistic":
                 phi = np.where(y[:200] == 1, 1, -1) * z[:200]
                 other = calibrate(layer.kind, frame["exposure"].to_numpy(), phi, losses[0], moved, (0.4, 0.6))
                 rates = other.rates(frame["exposure"].to_numpy())
             else:
                 h = frame["leverage"].to_numpy()
-                rates = calibrate_law(layer.kind, h, np.sqrt(losses[0]), losses[0], moved, (0.4, 0.6))[1]
+                rates = calibrate_law(layer.kind, h, losses[0], losses[0], moved, (0.4, 0.6))[1]
             apart.append(abs(rates.accuracy.mean() - frame["attack_accuracy"].mean()))
         expected = max(apart)
         assert margins[count] == pytest.approx(expected, abs=1e-9)
@@ -300,8 +300,53 @@ def test_a_gap_that_chance_explains_is_told_of(errors, said):
     layer = LastLayer(x[inside], z[inside], y[inside], head="logistic")
     _, found = score_with_diagnostics(layer, None, spread=(0.4, 0.5), held_out=(z[~inside], y[~inside]))
     assert found.calibration.gap_errors == pytest.approx(errors, rel=1e-6)
-    note = f"members fit better than its records by {errors:.1f} standard errors, which chance explains"
+    note = f"members fit better than its records by {errors:.1f} standard errors, which chance explains; every "
+    note += f"predicted rate {'is' if errors <= 1 else 'may be'} that of a coin"
     assert any(note in one for one in concerns(layer, found)) == said
+    assert (found.calibration.scale == 0.0) == (errors <= 1)
+
+
+def test_what_is_left_of_a_gap_has_the_square_of_the_true_one_on_average():
+    generator = np.random.default_rng(17)
+    for true in (3.0, 6.0):
+        seen = true + generator.normal(size=100_000)
+        left = np.array([one * (1.0 - part_by_chance(one)) for one in seen])
+        assert np.mean(left**2) == pytest.approx(true**2, abs=0.1)
+    assert [part_by_chance(errors) for errors in (-3.0, 0.0, 1.0)] == [0.0, 1.0, 1.0]
+
+
+def test_members_that_were_never_trained_on_are_coins():
+    """Sixty halves of one distribution: what chance makes of a gap is hardly rated, and most often not at all."""
+    generator = np.random.default_rng(18)
+    means = []
+    for _ in range(60):
+        x, y = generator.normal(size=(400, 6)), generator.integers(0, 3, 400)
+        z = 2.0 * generator.normal(size=(400, 3))
+        layer = LastLayer(x[:200], z[:200], y[:200])
+        found = score(layer, ["attack_accuracy"], spread=(1.0, 1.0), held_out=(z[200:], y[200:]))
+        means.append(float(found["attack_accuracy"].mean()))
+    assert np.mean(means) < 0.51
+    assert np.mean(np.array(means) < 0.5001) > 0.75
+
+
+@pytest.mark.parametrize(("inside", "beta"), [(0.9, None), (0.5, None), (0.01, 1.0), (1.3, 0.0)])
+def test_spreads_of_members_are_to_those_of_others_as_two_runs_say(inside, beta):
+    """The mean of σ_out² is that of held-out records, that of σ_in² in proportion; each pair is (1 + s)^β apart."""
+    generator = np.random.default_rng(19)
+    head, exposure = make_head("logistic", 1), generator.lognormal(-0.5, 1.0, 4000)
+    members = generator.normal(2.0, 1.0, 4000)
+    others = HeldOut(np.zeros(40), np.full(40, 0.8), np.full(40, 0.2))
+    found = calibrate(head, exposure, members, np.log1p(np.exp(-members)), others, (inside, 1.0))
+    shift, rates = found.shift(exposure), found.rates(exposure)
+    assert found.contraction == (pytest.approx(beta) if beta is not None else found.contraction)
+    ratio = (1.0 + shift) ** -found.contraction
+    outside = shift / rates.power / np.sqrt((ratio**2 + 1.0) / 2.0)
+    total = found.spread_out * found.resampled
+    assert np.mean(outside**2) == pytest.approx(total**2, rel=0.01)
+    if beta is None:
+        assert np.mean((ratio * outside) ** 2) == pytest.approx(inside**2 * total**2, rel=0.01)
+    np.testing.assert_allclose(outside * np.sqrt(ratio), np.mean(outside * np.sqrt(ratio)), rtol=1e-9)
+    np.testing.assert_allclose(rates.accuracy, best_accuracy(shift, ratio * outside, outside), rtol=1e-9)
 
 
 @pytest.mark.parametrize("head", ["softmax", "squared"])
@@ -366,7 +411,7 @@ def test_copies_but_for_rounding_have_no_spread():
 
 
 def plain_loss_of(head, z, y):
-    return (z - y) ** 2 if head == "squared" else np.log1p(np.exp(np.where(y == 1, -z, z)))
+    return np.abs(z - y) if head == "squared" else np.log1p(np.exp(np.where(y == 1, -z, z)))
 
 
 def test_a_gap_scales_the_mean_shift(run):

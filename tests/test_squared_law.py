@@ -12,7 +12,7 @@ from noshadow import LastLayer, score
 from noshadow.heads import make_head
 from noshadow.predict import HeldOut
 from noshadow.scoring import score_with_diagnostics
-from noshadow.squared_law import calibrate_law, converged_law, rates_of_law
+from noshadow.squared_law import calibrate_law, converged_law, mean_size, rates_of_law
 
 
 def test_the_law_of_squared_error_against_draws():
@@ -123,11 +123,18 @@ def test_one_record_that_decides_its_own_fit_does_not_decide_the_rates_of_others
 
 
 def test_runs_that_differ_by_more_than_the_loss_leave_errors_of_some_size():
-    """σ_out² = 4 beyond a held-out loss of 1.5: 5 % of the loss are taken for error, and k is such that they are."""
-    leverage, error, loss, held = _members()
-    found, rates = calibrate_law(make_head("squared", 1), leverage, error, loss, held, (2.0, 2.0))
-    assert found.error_scale**2 * np.mean(error**2) == pytest.approx(0.05 * 1.5)
+    """σ_out = 2 beyond held-out residuals of 1.5: 5 % of the loss, π/2 · 1.5², are taken for error, and k says so."""
+    leverage, error, size, held = _members()
+    found, rates = calibrate_law(make_head("squared", 1), leverage, error, size, held, (2.0, 2.0))
+    assert found.error_scale**2 * np.mean(error**2) == pytest.approx(0.05 * np.pi / 2 * 1.5**2)
     assert np.isfinite(rates.accuracy).all()
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e-3, 0.3, 40.0])
+def test_the_mean_size_is_that_of_a_folded_normal(spread):
+    middle = np.array([0.0, 1e-12, 0.2, 3.0, 1e6])
+    wanted = [stats.foldnorm(one / spread, scale=spread).mean() if spread > 0 and one < 1e3 else one for one in middle]
+    np.testing.assert_allclose(mean_size(middle, np.full(5, spread)), wanted, rtol=1e-9, atol=1e-300)
 
 
 @pytest.mark.parametrize("columns", [5, 60])
@@ -164,26 +171,57 @@ def test_a_record_that_nothing_moves_is_a_coin(size, unit):
 
 
 @pytest.mark.parametrize("spreads", [None, (0.3, 0.4)])
-def test_the_two_mean_losses_that_are_seen_are_those_of_the_law(spreads):
+def test_the_two_mean_sizes_that_are_seen_are_those_of_the_law(spreads):
     """c and k by bisection of their definitions; without a rerun all of the spread goes with the odds."""
-    leverage, error, loss, held = _members()
-    found, rates = calibrate_law(make_head("squared", 1), leverage, error, loss, held, spreads)
-    odds, inside, outside = leverage / (1.0 - leverage), loss.mean(), held.loss.mean()
-    variance = (outside - inside) / 2.0 / 2.0 * odds / odds.mean() + (0.0 if spreads is None else spreads[1] ** 2)
-    size = np.sqrt((outside - variance.mean()) / np.mean(error**2))
-    without = (size * error) ** 2 + variance
+    leverage, error, size_in, held = _members()
+    found, rates = calibrate_law(make_head("squared", 1), leverage, error, size_in, held, spreads)
+    odds, inside, outside = leverage / (1.0 - leverage), size_in.mean(), held.loss.mean()
+    gap = np.pi / 2.0 * (outside**2 - inside**2)
+    variance = gap / 2.0 / 2.0 * odds / odds.mean() + (0.0 if spreads is None else spreads[1] ** 2)
 
-    def members_lose(scale):
-        return np.mean((1.0 - scale * odds / (1.0 + scale * odds)) ** 2 * without)
+    def others_are(size):
+        return stats.foldnorm(size * error / np.sqrt(variance), scale=np.sqrt(variance)).mean()
 
-    low, high = 0.0, 1e6
-    for _ in range(200):
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if members_lose(middle) > inside else (low, middle)
-    assert members_lose(low) == pytest.approx(inside)
+    def bisected(of, goal, low, high):
+        """Where a function that falls has a value."""
+        for _ in range(100):
+            middle = (low + high) / 2.0
+            low, high = (middle, high) if of(middle) > goal else (low, middle)
+        return low
+
+    size = bisected(lambda k: -others_are(k).mean(), -outside, 0.0, 1e3)
+    without = others_are(size)
+    assert without.mean() == pytest.approx(outside)
+
+    def members_are(scale):
+        return np.mean((1.0 - scale * odds / (1.0 + scale * odds)) * without)
+
+    low = bisected(members_are, inside, 0.0, 1e6)
+    assert members_are(low) == pytest.approx(inside)
     assert (found.scale, found.error_scale) == pytest.approx((low, size), rel=1e-6)
     own = low * odds / (1.0 + low * odds)
     wanted = rates_of_law(own, (1.0 - own) * size * error, np.sqrt(variance))
     np.testing.assert_allclose(rates.accuracy, wanted.accuracy, rtol=1e-6)
     np.testing.assert_allclose(rates.power, wanted.power, rtol=1e-6)
-    assert found.gap == pytest.approx(np.sqrt(outside) - np.sqrt(inside))  # in units of the target
+    assert found.gap == pytest.approx(outside - inside)  # in units of the target
+
+
+def test_a_few_records_far_off_decide_nothing():
+    """One held-out residual 300 times the others: of squares it would be the mean, and the standard error all of it."""
+    generator = np.random.default_rng(7)
+    x = generator.normal(size=(600, 12))
+    y = x.sum(1) + generator.normal(size=600)
+    z = np.concatenate([x[:300].sum(1) + 0.6 * (y - x.sum(1))[:300], x[300:].sum(1)])
+    layer = LastLayer(x[:300], z[:300], y[:300], head="squared")
+    far = y[300:].copy()
+    far[5] += 300.0
+
+    def rates(held_out):
+        found = score(layer, ["attack_accuracy"], spread=(0.2, 0.2), held_out=held_out)["attack_accuracy"]
+        return found.to_numpy()
+
+    usual, beside = rates((z[300:], y[300:])), rates((z[300:], far))
+    assert np.isfinite(beside).all()
+    assert usual.mean() > 0.55
+    assert abs(beside.mean() - usual.mean()) < 0.1
+    assert np.isfinite(rates((z[300:330], far[:30] * 1e3))).all()

@@ -136,19 +136,23 @@ def _of_rates(found: Calibration | None) -> tuple[str, ...]:
             ("gap: members fit no better than others, so that every predicted rate is that of a coin",) if coin else ()
         )
     notes = []
-    if found.scale == 0.0:
+    by_chance = found.gap_errors is not None and abs(found.gap_errors) < TOLD_FROM_CHANCE
+    better = found.gap_errors is not None and found.gap_errors > 0.0
+    if found.scale == 0.0 and not better:
+        undecided = ". It may be chance: pass more of them" if by_chance else ""
         notes.append(
             "held_out: its records fit as well as the members do, so that no shift was found and every predicted rate "
-            "is that of a coin; if the model was trained on them, pass others"
+            f"is that of a coin; if the model was trained on them, pass others{undecided}"
         )
     if found.held_out < FEW_HELD_OUT:
         notes.append(
             f"held_out: {found.held_out} records leave the predicted rates rough; some hundreds make them steady"
         )
-    if found.gap_errors is not None and 0.0 < found.gap_errors < TOLD_FROM_CHANCE:
+    if by_chance and better:
+        may_be = "is" if found.scale == 0.0 else "may be"
         notes.append(
             f"held_out: members fit better than its records by {found.gap_errors:.1f} standard errors, which chance "
-            "explains; every predicted rate may be that of a coin. Pass more held-out records"
+            f"explains; every predicted rate {may_be} that of a coin. Pass more held-out records"
         )
     elif found.margin is not None and found.margin > LEFT_OPEN:
         notes.append(

@@ -9,7 +9,7 @@ as much of the run is taken as makes members lose what held-out records do on av
 
     z_\lambda = (1 - \lambda)\, z + \lambda\, \bar z, \qquad
     \ell_\lambda = (1 - \lambda)\, \ell + \lambda\, \bar\ell, \qquad
-    \lambda = \frac{\bar\ell_{out} - \bar\ell_{in}}{|\bar\ell_{run} - \bar\ell_{in}|} \;\text{ within } 0 \dots 1
+    \lambda = \frac{\bar\ell_{out} - \bar\ell_{in}}{\bar\ell_{run} - \bar\ell_{in}} \;\text{ within } 0 \dots 1
 
 with the mean losses of held-out records, of members at the end, and of members over the run. Where more was memorised
 than the run remembers, λ = 1; where nothing was, λ = 0, and the final model says all. A run that went on after the

@@ -162,8 +162,8 @@ def budget(
     """
     x, inside, guess, masks = _arrays(signal, membership, predicted, members)
     counts = _counts(models, len(x))
-    if draws < 1:
-        raise InputError(f"draws: expected 1 or more, got {draws}")
+    if isinstance(draws, bool) or not isinstance(draws, (int, np.integer)) or draws < 1:
+        raise InputError(f"draws: expected a whole number, 1 or more, got {draws!r}")
     found = np.full((3, len(counts), draws, len(masks)), np.nan)
     rng = np.random.default_rng(seed)
     with progress_bar("Budget of models", draws * len(counts), progress) as advance, quietly():
@@ -224,9 +224,13 @@ def _booleans(value: Any, name: str) -> Bools:
 
 
 def _counts(models: Sequence[int], n_models: int) -> tuple[int, ...]:
-    counts = tuple(int(count) for count in models)
-    if any(count != given for count, given in zip(counts, models, strict=True)):
-        raise InputError(f"models: expected whole numbers, got {list(models)}")
+    try:
+        given = list(models)
+        counts = tuple(int(count) for count in given)
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"models: expected a list of whole numbers, got {models!r}") from None
+    if any(count != one for count, one in zip(counts, given, strict=True)):
+        raise InputError(f"models: expected whole numbers, got {given}")
     if not counts or list(counts) != sorted(set(counts)) or counts[0] < 0 or 1 in counts:
         raise InputError(f"models: expected ascending numbers, 0 or 2 and more, got {list(models)}")
     if n_models - counts[-1] < _FEWEST:

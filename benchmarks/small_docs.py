@@ -25,8 +25,8 @@ def small_page(results: dict[str, Row], refits: dict[str, Row]) -> str:
             "Found is how many of the 5 % of the members that LiRA exposes most are in the top 10 % of a score, in "
             "percent (a random order finds 10); with few records that is a handful, and a few points are luck. *LiRA "
             "again* is what LiRA finds of itself with other models. Rates are those of the lowest and of the highest "
-            "tenth of the members, predicted and LiRA's, and how far they are apart on average over all tenths. What is "
-            "predicted is the best attack; with 128 models LiRA falls short of it where rates are low "
+            "tenth of the members, predicted and LiRA's, and how far they are apart on average over all tenths. What "
+            "is predicted is the best attack; with 128 models LiRA falls short of it where rates are low "
             "([where it is known](benchmarks.md)).",
             "",
             *_table(results),

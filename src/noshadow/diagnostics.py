@@ -149,10 +149,12 @@ def _of_rates(found: Calibration | None) -> tuple[str, ...]:
             f"held_out: {found.held_out} records leave the predicted rates rough; some hundreds make them steady"
         )
     if by_chance and better:
-        may_be = "is" if found.scale == 0.0 else "may be"
+        coins = "every predicted rate may be that of a coin"
+        if found.scale == 0.0:
+            coins = "every predicted rate is that of a coin"
         notes.append(
             f"held_out: members fit better than its records by {found.gap_errors:.1f} standard errors, which chance "
-            f"explains; every predicted rate {may_be} that of a coin. Pass more held-out records"
+            f"explains; {coins}. Pass more held-out records"
         )
     elif found.margin is not None and found.margin > LEFT_OPEN:
         notes.append(

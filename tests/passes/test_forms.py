@@ -94,7 +94,7 @@ def test_the_n_sided_form_goes_through_blocks(tmp_path, thin):
 def test_both_points_of_a_run_are_kept_and_rates_follow(tmp_path):
     x, z, y = arrays()
     layer = LastLayer.open(write(tmp_path / "layer", "npy", x, z, y), ridge=0.5)
-    trace, held_out = Trace.from_outputs(OUTPUTS, y, "softmax"), (z[::-1].copy(), y)
+    trace, held_out = Trace.from_outputs(OUTPUTS, y, "softmax"), (-2.0 * z, y)
     options = {"trace": trace, "spread": (1.0, 1.2), "held_out": held_out, "full_step": True}
     plain, facts = score_with_diagnostics(LastLayer(x, z, y, ridge=0.5), **options)
     blocks, same = score_with_diagnostics(layer, **options, store=tmp_path / "store")

@@ -5,8 +5,8 @@ apart with the optimal test between
 
 .. math::
 
-    \varphi_{out} \sim N(0, \sigma_{out,i}^2), \qquad
-    \varphi_{in} \sim N(s_i, \sigma_i^2), \qquad \sigma_i = \sigma_{out,i} (1 + s_i)^{-\beta}
+    \varphi_{out} \sim N(0, \sigma_{out}^2), \qquad
+    \varphi_{in} \sim N(s_i, \sigma_i^2), \qquad \sigma_i = \sigma_{out} (1 + s_i)^{-\beta}
 
 (φ of classes is a logit; the means are measured from the one without the record.) None of its parts is fitted to the
 results of an attack:
@@ -20,12 +20,10 @@ spread   σ_out of a model trained again with another seed is what the seed does
          what held-out records lose on members is what the variance V of φ over data costs,
          :math:`\bar\ell_{out} - \bar\ell_{in} = V\, \overline{(\partial\ell/\partial\varphi)^2}`, and models on random
          halves of a pool vary by half of it: :math:`\sigma_{out}^2 = \sigma_{seed}^2 + V/2`.
-β        a record that moves a lot is held where the model puts it: its φ varies less when it is in than when it is out.
-         Half of that is taken to be a wider σ_out, half a narrower σ_in, both about one spread for all, for which the
-         mean of σ_out² over the members is σ_out² of held-out records. β is such that the mean of σᵢ² is to that as the
-         two spreads of the seed are to each other, but at most 1: in a linear model φ_in = φ_out + a (1 − p(φ_in)) for
-         a record of that leverage, hence :math:`d\varphi_{in}/d\varphi_{out} = 1/(1 + s\, p(\varphi_{in})) \ge
-         1/(1 + s)`, and nothing holds it firmer.
+β        a record that moves a lot is held where the model puts it: its φ varies less when it is in. β is such that the
+         mean of σᵢ² over the members is to σ_out² as the two spreads of the seed are to each other, but at most 1: in a
+         linear model φ_in = φ_out + a (1 − p(φ_in)) for a record of that leverage, hence
+         :math:`d\varphi_{in}/d\varphi_{out} = 1/(1 + s\, p(\varphi_{in})) \ge 1/(1 + s)`, and nothing holds it firmer.
 gap      of how much more held-out records lose than members, as much is left out as chance explains: of z standard
          errors √(1 − 1/z²) is taken (``noshadow.rating.part_by_chance``).
 
@@ -146,7 +144,6 @@ class Calibration:
     scale                  c of the shift; for squared error of the leverage's odds, None where it is not scaled
     error_scale            k of squared error: the residual without the record, in that of the run
     contraction            β
-    freed                  root of the mean (1 + s)^β over the members
     gap                    mean φ of the members minus that of held-out records; None where it is not known
     held_out               how many records the model was not trained on there were
     source                 "rerun": the spreads were measured between two runs; "gap": derived from the gap of the
@@ -162,7 +159,6 @@ class Calibration:
     resampled: float = 1.0
     scale: float | None = None
     contraction: float = 0.0
-    freed: float = 1.0
     gap: float | None = None
     source: Source = "rerun"
     held_out: int = 0
@@ -180,8 +176,8 @@ class Calibration:
     def rates(self, exposure: Floats) -> Rates:
         """The predicted rates of records with these exposures."""
         shift = self.shift(exposure)
-        middle, half = self.spread_out * self.resampled / self.freed, (1.0 + shift) ** (0.5 * self.contraction)
-        inside, outside = middle / half, middle * half
+        outside = np.full_like(shift, self.spread_out * self.resampled)
+        inside = outside * (1.0 + shift) ** -self.contraction
         power = shift / np.sqrt((inside**2 + outside**2) / 2.0)
         return Rates(power, best_accuracy(shift, inside, outside), partial(best_tpr, shift, inside, outside, FPR))
 
@@ -294,11 +290,10 @@ def _usual_root(exposure: Floats) -> Floats:
 
 
 def _contraction(shift: Floats, ratio: float) -> float:
-    """β with mean (1 + s)^−β / mean (1 + s)^β = ratio, from 0 for a ratio of 1 or more to 1."""
+    """β with mean (1 + s)^−2β = ratio, from 0 for a ratio of 1 or more to 1."""
 
     def excess(beta: float) -> float:
-        power = (1.0 + shift) ** beta
-        return float(np.mean(1.0 / power) / np.mean(power)) - ratio
+        return float(np.mean((1.0 + shift) ** (-2.0 * beta))) - ratio
 
     if ratio >= 1.0 or excess(0.0) <= 0.0:
         return 0.0
@@ -365,9 +360,8 @@ def calibrate(
         mean = float(_usual_root(exposure).mean())
         scale = 1.0 if gap is None else max(gap, 0.0) / mean if mean > 0 else 0.0
     found = replace(found, scale=scale, gap=gap)
-    shift = scale * _usual_root(exposure)
-    beta = _contraction(shift, (found.spread_in / found.spread_out) ** 2)
-    return replace(found, contraction=beta, freed=float(np.sqrt(np.mean((1.0 + shift) ** beta))))
+    ratio = (found.spread_in / found.spread_out) ** 2
+    return replace(found, contraction=_contraction(found.shift(exposure), ratio))
 
 
 def spreads_of(

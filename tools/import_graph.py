@@ -21,7 +21,7 @@ PAGE = ROOT / "docs" / "architecture.md"
 START, END = "<!-- graph:start -->", "<!-- graph:end -->"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("_version", "errors", "import_paths", "origin", "progress", "schemas", "sparse", "triangles"),
+    ("_version", "errors", "import_paths", "origin", "progress", "schemas", "sparse", "spread_sources", "triangles"),
     (
         "noshadow",
         "bands",

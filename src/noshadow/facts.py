@@ -13,6 +13,7 @@ from noshadow.diagnostics import Diagnostics
 from noshadow.extract import Extracted
 from noshadow.layer import LastLayer
 from noshadow.rating import has_law
+from noshadow.spread_sources import SPREAD_SOURCES
 
 __all__ = ["advice_of", "metadata_of"]
 
@@ -76,16 +77,10 @@ def advice_of(facts: dict[str, Any], layer: LastLayer, untrained: bool) -> list[
             "for a predicted success rate per record pass held_out=, records that the model was not trained on, and "
             "rerun=, a second model trained with another seed"
         )
-    elif facts["calibration"] is not None and facts["calibration"]["source"] == "converged" and not untrained:
-        hints.append(
-            "the predicted rates are those of a last layer on features that were not trained on these records; if they "
-            "were, pass held_out= and rerun="
-        )
-    elif facts["calibration"] is not None and facts["calibration"]["source"] == "gap":
-        hints.append(
-            "the predicted rates are not calibrated: pass rerun=, a second model trained with another seed, for how "
-            "far an attack's statistic moves from run to run"
-        )
+    elif facts["calibration"] is not None:
+        source = SPREAD_SOURCES[facts["calibration"]["source"]]
+        if source.hint and not (source.of_head and untrained):
+            hints.append(source.hint)
     return hints
 
 

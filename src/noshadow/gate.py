@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from noshadow.errors import FileError, InputError
+from noshadow.spread_sources import SPREAD_SOURCES
 
 if TYPE_CHECKING:
     from noshadow.findings import Audit
@@ -170,7 +171,8 @@ class Policy:
             )
         met = over <= allowed
         calibration = audit.metadata.get("calibration") or {}
-        rough = ", by rates that no rerun calibrated" if calibration.get("source") == "gap" else ""
+        source = SPREAD_SOURCES.get(str(calibration.get("source")))
+        rough = "" if source is None else source.rough
         sentence = (
             f"{over:,} of {len(rates):,} records {'has' if over == 1 else 'have'} a predicted success rate above "
             f"{self.fail_above:.12g} or {'is' if over == 1 else 'are'} fully exposed; the policy allows "

@@ -56,7 +56,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -81,7 +81,6 @@ __all__ = [
     "Floats",
     "HeldOut",
     "Rates",
-    "Source",
     "calibrate",
     "converged_rates",
     "match_scale",
@@ -103,7 +102,6 @@ _ROUNDING = 1e-12  # of outputs, in the largest of them
 _FIRMEST = 1e-8  # a member's spread in that of others, at the least
 
 Floats = NDArray[np.float64]
-Source = Literal["rerun", "gap", "stated", "converged"]
 
 
 @dataclass(frozen=True)
@@ -146,8 +144,7 @@ class Calibration:
     contraction            β
     gap                    mean φ of the members minus that of held-out records; None where it is not known
     held_out               how many records the model was not trained on there were
-    source                 "rerun": the spreads were measured between two runs; "gap": derived from the gap of the
-                           losses, not calibrated; "stated": given; "converged": of a head at its optimum, by record
+    source                 where the spreads are from, a name of ``noshadow.spread_sources.SPREAD_SOURCES``
     margin                 how far off the mean success rate would be, had held-out records lost two standard errors
                            more or less than they did: what the choice of the records leaves open
     gap_errors             by how many standard errors held-out records lose more than members
@@ -160,7 +157,7 @@ class Calibration:
     scale: float | None = None
     contraction: float = 0.0
     gap: float | None = None
-    source: Source = "rerun"
+    source: str = "rerun"
     held_out: int = 0
     error_scale: float | None = None
     jackknife: float = 1.0
@@ -343,7 +340,7 @@ def calibrate(
     held_out: HeldOut | None,
     spreads: tuple[float, float] | None,
     gap: float | None = None,
-    source: Source = "rerun",
+    source: str = "rerun",
 ) -> Calibration:
     """What the rates of these members of classes rest on: from held-out records, spreads of a rerun, or both.
 
@@ -365,7 +362,7 @@ def calibrate(
 
 
 def spreads_of(
-    head: Head, loss_in: Floats, held_out: HeldOut | None, spreads: tuple[float, float] | None, source: Source
+    head: Head, loss_in: Floats, held_out: HeldOut | None, spreads: tuple[float, float] | None, source: str
 ) -> Calibration:
     """The two spreads and what other data adds to them; the losses of squared error are the sizes of residuals."""
     variance = 0.0

@@ -15,7 +15,7 @@ from noshadow.diagnostics import Diagnostics
 from noshadow.errors import InputError, name_rows
 from noshadow.heads.targets import check_targets
 from noshadow.layer import LastLayer
-from noshadow.predict import Calibration, HeldOut, Rates, Source, calibrate, converged_rates, plain_loss
+from noshadow.predict import Calibration, HeldOut, Rates, calibrate, converged_rates, plain_loss
 from noshadow.run import Run
 from noshadow.sandwich import Spreads
 from noshadow.scores import SCORES
@@ -161,7 +161,7 @@ def predicted_rates(
     spreads: tuple[float, float] | None,
     gap: float | None,
     held_out: Any,
-    source: Source,
+    source: str,
 ) -> tuple[Calibration, Rates]:
     """The predicted rates of all records, and what they rest on."""
     others = None if held_out is None else HeldOut.of(layer.kind, *_pair(held_out))
@@ -201,7 +201,7 @@ class Basis:
     run: Run
     spreads: tuple[float, float] | None
     gap: float | None
-    source: Source
+    source: str
 
 
 Rated = Callable[[HeldOut | None], tuple[Calibration, Rates]]

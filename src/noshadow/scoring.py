@@ -26,7 +26,6 @@ from noshadow.layer import LastLayer
 from noshadow.memory import is_number, working_memory
 from noshadow.passes import in_blocks
 from noshadow.points import Point, Scored, curved, given, points
-from noshadow.predict import Source
 from noshadow.progress import Progress, progress_bar
 from noshadow.rating import (
     WHAT_RATES_NEED,
@@ -204,7 +203,7 @@ def score_with_diagnostics(
     gap: float | None = None,
     held_out: Any = None,
     fixed_features: bool = True,
-    source: Source = "stated",
+    source: str = "stated",
     full_step: bool = False,
     memory: float | None = None,
     progress: Progress = None,

@@ -39,7 +39,8 @@ import numpy as np
 from scipy import optimize, special
 
 from noshadow.heads import Head
-from noshadow.predict import FPR, Calibration, Floats, HeldOut, Rates, Source, spreads_of
+from noshadow.predict import FPR, Calibration, Floats, HeldOut, Rates, spreads_of
+from noshadow.spread_sources import SPREAD_SOURCES
 
 if TYPE_CHECKING:
     from noshadow.sandwich import Spreads
@@ -60,7 +61,7 @@ def calibrate_law(
     size_in: Floats,
     held_out: HeldOut | None,
     spreads: tuple[float, float] | None,
-    source: Source = "rerun",
+    source: str = "rerun",
 ) -> tuple[Calibration, Rates]:
     """What the rates of these members rest on, and the rates by the law.
 
@@ -73,7 +74,7 @@ def calibrate_law(
         return found, rates_of_law(leverage, error, tau)
     h = np.clip(leverage, _LEAST_LEVERAGE, _MOST_LEVERAGE)
     odds = h / (1.0 - h)
-    seed = found.spread_out if found.source != "gap" else 0.0
+    seed = found.spread_out if SPREAD_SOURCES[found.source].of_seed else 0.0
     usual = np.minimum(odds, 10.0 * np.quantile(odds, 0.99))  # one that decides its own fit shall not decide this
     spread = np.sqrt(seed**2 + (tau**2 - seed**2) * usual / usual.mean())
     inside, outside = float(size_in.mean()), float(held_out.loss.mean())

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from noshadow.report.items import shorten
 from noshadow.report.shown import EXPOSED_FROM, NOT_RATED_KIND, RANKED_SHARE, Shown
+from noshadow.spread_sources import SPREAD_SOURCES, Level, SpreadSource
 
 __all__ = [
     "FEW_HELD_OUT",
@@ -35,15 +36,13 @@ TOLD_FROM_CHANCE = 2.0
 """Likewise where held-out records lose more than members by fewer standard errors."""
 _CONVERGED = 0.1  # stationarity, in gradients of a typical record
 
-_Level = Literal["firm", "fair", "weak"]
-
 
 @dataclass(frozen=True)
 class Statement:
     """One reason to trust the report more or less. ``level`` is said in words beside it."""
 
     name: str
-    level: _Level
+    level: Level
     text: str
 
 
@@ -177,19 +176,8 @@ def _rates(facts: Mapping[str, Any]) -> Statement:
     if calibration is None:
         return Statement(name, "weak", "None: this is a ranking, without a scale.")
     others = f"{calibration['held_out']:,} held-out records" if calibration.get("held_out") else "held-out records"
-    said: dict[str, tuple[_Level, str]] = {
-        "rerun": ("firm", f"Calibrated by a second training run and {others}."),
-        "stated": ("fair", "Scaled by a spread between runs that was stated, not measured here."),
-        "gap": (
-            "weak",
-            f"Not calibrated: derived from the gap to {others}, without a second run.",
-        ),
-        "converged": (
-            "fair",
-            "By the law of a converged last layer; too low if the features before it were trained on these records.",
-        ),
-    }
-    level, text = said.get(str(calibration.get("source")), ("weak", "Of unknown origin."))
+    source = SPREAD_SOURCES.get(str(calibration.get("source")), SpreadSource("weak", "Of unknown origin."))
+    level, text = source.level, source.said.format(others=others)
     few = 0 < (calibration.get("held_out") or 0) < FEW_HELD_OUT or (calibration.get("margin") or 0.0) > LEFT_OPEN
     gap_errors = calibration.get("gap_errors")
     few = few or (gap_errors is not None and gap_errors < TOLD_FROM_CHANCE)
@@ -223,7 +211,7 @@ def _curvature(facts: Mapping[str, Any]) -> Statement | None:
         return Statement(name, "firm", "Exact: no approximation of the model's curvature.")
     if off is None:
         return Statement(name, "weak", f"Approximate curvature ({facts.get('curvature')}), its error was not measured.")
-    level: _Level = "fair" if off["top_kept"] >= 0.8 else "weak"
+    level: Level = "fair" if off["top_kept"] >= 0.8 else "weak"
     text = (
         f"Approximate curvature ({facts.get('curvature')}): scores are off by {percent(off['median_error'], 0)} in the "
         f"median; {percent(off['top_kept'], 0)} of the most exposed are the right ones."

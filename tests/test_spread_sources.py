@@ -28,9 +28,7 @@ def layer() -> LastLayer:
 
 
 def test_a_new_source_is_one_line(monkeypatch: pytest.MonkeyPatch, layer: LastLayer) -> None:
-    said = SpreadSource(
-        "fair", "From eight shadow models and {others}.", hint="pass more models", rough=", by few models"
-    )
+    said = SpreadSource("fair", "From eight models and {others}.", hint="pass more models", rough=", by few models")
     monkeypatch.setitem(SPREAD_SOURCES, "shadows", said)
     statement = _rates(_facts("shadows"))
     assert (statement.level, statement.text) == ("fair", "From eight models and 300 held-out records.")

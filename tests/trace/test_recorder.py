@@ -534,3 +534,24 @@ def test_units_of_which_float32_leaves_nothing_are_refused(unit):
 def test_tensors_without_values_are_refused():
     with pytest.raises(InputError, match=r"^outputs: a tensor on the meta device has no values"):
         Trace("squared").update(outputs=torch.zeros(4, 1, device="meta"), targets=torch.zeros(4))
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_outputs_of_another_width_are_refused_as_such_and_not_by_their_targets(columns):
+    """One column of the logits of three classes was asked which loss it had, two were told of a class too many."""
+    outputs = np.random.default_rng(0).normal(size=(6, 3))
+    trace = Trace()
+    trace.update(outputs=outputs, targets=[0, 1, 2, 0, 1, 1])
+    with pytest.raises(
+        InputError, match=rf"^outputs: expected shape \(6, 3\) as in the epochs before, got \(6, {columns}\)"
+    ):
+        trace.update(outputs=outputs[:, :columns], targets=[0, 1, 1, 0, 1, 1])
+
+
+def test_mean_outputs_that_are_not_finite_are_refused_by_their_name():
+    outputs = np.ones((4, 2))
+    outputs[2, 1] = np.nan
+    with pytest.raises(
+        InputError, match=r"^mean_outputs: NaN, infinite or beyond float32 in row 2 .* leave out the epochs"
+    ):
+        Trace.from_losses(np.ones((3, 4)), outputs)

@@ -26,6 +26,7 @@ def memory_of_losses(losses: Any, mean_outputs: Any) -> Memory:
             raise InputError(
                 f"mean_outputs: expected shape ({all_losses.n}, m), a row per record, got {tuple(mean.shape)}"
             )
+        require_finite(mean.to(float32), "mean_outputs", "leave out the epochs in which training diverged")
         outputs = replace(RunningMean.of(mean), count=epochs)
     return Memory(epochs, outputs, all_losses)
 

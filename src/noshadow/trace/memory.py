@@ -43,14 +43,18 @@ class Memory:
         held = self.losses if self.outputs is None else self.outputs.mean
         return None if held is None else held.n if not isinstance(held, Tensor) else len(held)
 
-    def with_epoch(self, outputs: Tensor, targets: Tensor | None, head: str | None) -> Memory:
-        """With one more epoch: outputs (n, m) on the CPU, whose memory is taken over, and targets in the form that the
-        head takes, or None for both."""
+    def require_shape(self, outputs: Tensor) -> None:
+        """Outputs of another shape than in the epochs before are of other records or of another model."""
         if self.outputs is not None and self.outputs.mean.shape != outputs.shape:
             raise InputError(
                 f"outputs: expected shape {tuple(self.outputs.mean.shape)} as in the epochs before, got "
                 f"{tuple(outputs.shape)}; pass the same records of the same model"
             )
+
+    def with_epoch(self, outputs: Tensor, targets: Tensor | None, head: str | None) -> Memory:
+        """With one more epoch: outputs (n, m) on the CPU, whose memory is taken over, and targets in the form that the
+        head takes, or None for both."""
+        self.require_shape(outputs)
         if self.epochs and (self.losses is None) != (targets is None):
             before, now = ("without", "has") if self.losses is None else ("with", "has none")
             raise InputError(f"targets: the epochs before were recorded {before} targets, and this one {now}")

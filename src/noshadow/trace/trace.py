@@ -186,7 +186,8 @@ class Trace(Remembered):
         self._said.update(found.notes)
 
     def _remember(self, outputs: Tensor, targets: Tensor | None, head: str | None = None) -> None:
-        mark = known_by(outputs)  # first: the memory of the outputs may be taken over
+        self._memory.require_shape(outputs)  # first: what is said of targets takes their width as given
+        mark = known_by(outputs)  # before the memory of the outputs is taken over
         if targets is None:
             self._memory = self._memory.with_epoch(outputs, None, None)
         else:

@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression
 import noshadow
 from noshadow import LastLayer, Trace, accuracy, audit, score
 from noshadow.accuracy import Floats, _refine, _systems, records_to_check
-from noshadow.curvature import Size, iterative
+from noshadow.curvature import Size, build_chosen, iterative
 from noshadow.curvature.iterative import Effort
 from noshadow.diagnostics import concerns
 from noshadow.predict import converged_rates
@@ -277,3 +277,22 @@ def test_systems_that_end_on_a_direction_without_curvature_are_told(size: float)
         assert min(itself.unconverged, beside.accuracy.unconverged) > 0
         assert "systems of 'iterative' did not converge" in told
         assert "exact answers did not converge" in " ".join(concerns(layer, beside))
+
+
+def test_systems_that_did_not_converge_are_counted_over_all_points(monkeypatch):
+    """With a trace there are two, the final outputs and those of the run, each with a Hessian of its own."""
+    built = []
+
+    def build(*arguments):
+        hessian = build_chosen(*arguments)
+        built.append(dataclasses.replace(hessian, solver=dataclasses.replace(hessian.solver, most_steps=3)))
+        return built[-1]
+
+    monkeypatch.setattr("noshadow.scoring.build_chosen", build)
+    layer = wide_layer()
+    trace = Trace.from_outputs(torch.stack([0.5 * layer.outputs, layer.outputs]))
+    _, found = score_with_diagnostics(layer, ["newton", "exposure"], trace=trace, curvature="iterative")
+    each = [hessian.solver.effort.unconverged for hessian in built]
+    assert len(each) == 2
+    assert min(each) > 0
+    assert found.unconverged == sum(each)

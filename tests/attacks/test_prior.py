@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import integrate, stats
+from scipy import integrate, optimize, stats
 
 from noshadow import InputError, attacks
 from noshadow.attacks.gaussians import best_accuracy, expected_accuracy
@@ -242,3 +242,24 @@ def test_a_prediction_that_pandas_has_in_another_order_is_refused():
     np.testing.assert_array_equal(attacks.with_prior(frame, inside, predicted).shift, want)
     with pytest.raises(InputError, match=r"^predicted: its index has the labels of signal.T in another order"):
         attacks.with_prior(frame, inside, predicted.iloc[::-1])
+
+
+@pytest.mark.parametrize("free", [None, 8])
+def test_gradients_are_those_of_finite_differences(free, monkeypatch):
+    """Of both likelihoods: a wrong term lets L-BFGS-B stop short, somewhere that still looks like a fit."""
+    asked = []
+    plain = optimize.minimize
+
+    def minimize(cost, start, **options):
+        found = plain(cost, start, **options)
+        asked.append((cost, np.asarray(start), found.x))
+        return found
+
+    monkeypatch.setattr("noshadow.attacks.prior.optimize.minimize", minimize)
+    p, _, signal, inside, _ = study(6, n=400, spread_freedom=free)
+    attacks.with_prior(signal, inside, p)
+    assert len(asked) >= 4  # two sides, two starts of the prior
+    for cost, start, end in asked:
+        for at in (start, 0.7 * start + 0.3 * end):
+            numbers = optimize.approx_fprime(at, lambda constants, cost=cost: cost(constants)[0], 1e-6)
+            np.testing.assert_allclose(cost(at)[1], numbers, rtol=1e-3, atol=1e-4)

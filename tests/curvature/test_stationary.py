@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -261,3 +262,14 @@ def test_rounded_outputs_of_a_converged_ridge_are_no_gradient(size, dtype, most)
     found = score_with_diagnostics(layer, ["influence"], progress=False)[1]
     assert found.stationarity < most
     assert found.best_ridge == pytest.approx(1.0, rel=0.02)
+
+
+@pytest.mark.parametrize(("times", "leaves", "notes"), [(2.0, 0.2, 1), (2.0, 0.4, 0), (0.5, 0.2, 0), (0.5, 0.05, 1)])
+def test_a_ridge_that_is_too_small_is_told_of_on_stronger_evidence_than_one_that_is_too_large(
+    estimators, times, leaves, notes
+):
+    """A head that was stopped after a few steps from zero looks like one of a larger ridge."""
+    x, z, y, head, ridge = estimators[0]
+    layer = LastLayer(x, z, y, head, times * ridge, penalize_bias=False)
+    found = replace(score_with_diagnostics(layer)[1], best_ridge=ridge, best_ridge_leaves=leaves)
+    assert len([note for note in concerns(layer, found) if note.startswith("ridge")]) == notes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -48,6 +50,12 @@ def test_hints_are_those_of_the_source(layer, source, told, of_head):
 def test_the_hint_of_a_law_of_fixed_features_is_for_networks_alone(layer):
     assert len(advice_of(_facts("converged"), layer, untrained=False)) == 1
     assert advice_of(_facts("converged"), layer, untrained=True) == []
+
+
+def test_every_source_is_in_the_reference():
+    page = (Path(__file__).parent.parent / "docs" / "reference" / "columns.md").read_text(encoding="utf-8")
+    row = next(line for line in page.splitlines() if line.startswith("| `calibration` |"))
+    assert [name for name in SPREAD_SOURCES if f'`"{name}"`' not in row] == []
 
 
 def test_a_source_that_no_registry_knows_is_called_unknown():

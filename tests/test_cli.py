@@ -192,6 +192,9 @@ def test_failures_say_what_and_exit_with_three(archive, tmp_path):
     cases[(tmp_path / "ridges.npz",)] = "ridge in FILE: expected one number"
     np.savez(tmp_path / "head.npz", **arrays, head=np.array("hinge"))
     cases[(tmp_path / "head.npz",)] = "head in FILE: 'hinge' is not a head"
+    layer = LastLayer(**{name: arrays[name] for name in ("features", "outputs", "targets")}, head="softmax")
+    layer.save(tmp_path / "saved.safetensors")
+    cases[(tmp_path / "saved.safetensors",)] = "LastLayer.load to read it, or `noshadow audit` in a shell"
     cases[(archive, "-o", "/proc/s.csv")] = "--output: nothing can be written into '/proc'"
     for arguments, message in cases.items():
         result = run("score", *arguments)

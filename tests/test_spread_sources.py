@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -50,6 +52,12 @@ def test_the_hint_of_a_law_of_fixed_features_is_for_networks_alone(layer):
     assert advice_of(_facts("converged"), layer, untrained=True) == []
 
 
+def test_every_source_is_in_the_reference():
+    page = (Path(__file__).parent.parent / "docs" / "reference" / "columns.md").read_text(encoding="utf-8")
+    row = next(line for line in page.splitlines() if line.startswith("| `calibration` |"))
+    assert [name for name in SPREAD_SOURCES if f'`"{name}"`' not in row] == []
+
+
 def test_a_source_that_no_registry_knows_is_called_unknown():
     """A file of a later version may name one."""
     statement = _rates(_facts("later"))
@@ -68,3 +76,14 @@ def test_spreads_of_the_seed_have_those_of_other_data_on_top_and_a_gap_holds_bot
     assert derived.source == "gap"
     assert not SPREAD_SOURCES["gap"].of_seed
     assert (derived.spread_out * derived.resampled) ** 2 == pytest.approx(1.0)
+
+
+def test_spreads_over_data_have_nothing_on_top(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of models on other data, say: what other data does is in them. A converged head's are of data alone."""
+    assert not SPREAD_SOURCES["converged"].of_seed
+    monkeypatch.setitem(SPREAD_SOURCES, "shadows", SpreadSource("fair", "From eight models.", of_seed=False))
+    others = HeldOut(np.zeros(40), np.full(40, 0.8), np.full(40, 0.2))
+    for head, outputs in (("logistic", [0, 1]), ("squared", [0.0, 1.0])):
+        kind = LastLayer(torch.ones(2, 1), torch.zeros(2, 1), torch.tensor(outputs), head=head).kind
+        found = spreads_of(kind, np.full(50, 0.4), others, (0.3, 0.5), "shadows")
+        assert (found.spread_in, found.spread_out, found.resampled, found.source) == (0.3, 0.5, 1.0, "shadows")

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from noshadow.errors import InputError, NoshadowWarning, name_rows
+from noshadow.errors import InputError, NoshadowWarning, name_rows, warn_caller
 from noshadow.layer import LastLayer
 from noshadow.likeness import note_unlike
 from noshadow.predict import rms_difference, statistic
@@ -153,12 +153,10 @@ def _require_others(others: LastLayer, members: LastLayer, features: bool = True
             "model was not trained on"
         )
     if len(shared) >= _FEWEST and len(shared) > max(2.0 * repeated, _SOME) * others.n:
-        warnings.warn(
+        warn_caller(
             f"held_out: {len(shared)} of its {others.n} records are the same as training records in all that is seen "
             f"of them, {first}: they make held-out records look better fitted than they are, and predicted rates too "
-            "low; leave them out",
-            NoshadowWarning,
-            stacklevel=3,
+            "low; leave them out"
         )
 
 

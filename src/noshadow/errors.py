@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = ["FileError", "InputError", "MissingExtra", "NoshadowWarning", "missing_extra", "name_rows", "rows_from"]
+__all__ = [
+    "FileError",
+    "InputError",
+    "MissingExtra",
+    "NoshadowWarning",
+    "missing_extra",
+    "name_rows",
+    "rows_from",
+    "warn_caller",
+]
 
+_BETWEEN = ("noshadow", "contextlib")
+"""Packages between the caller and what warns: ours, and what makes a decorator of a context manager."""
 _first_row: ContextVar[int] = ContextVar("the number of the first row", default=0)
 
 
@@ -70,6 +83,14 @@ class NoshadowWarning(UserWarning):
     >>> print(heard[0].message)
     outputs: these look like probabilities (all within [0, 1]); noshadow needs logits. Pass the outputs of the last ...
     """
+
+
+def warn_caller(message: str) -> None:
+    """A ``NoshadowWarning`` at the line that called noshadow, by whatever way it came to what warns."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _BETWEEN:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, NoshadowWarning, stacklevel=level)
 
 
 def missing_extra(package: str, extra: str) -> MissingExtra:

@@ -68,6 +68,7 @@ from noshadow.errors import InputError
 from noshadow.heads import Head, make_head
 from noshadow.heads.targets import check_targets
 from noshadow.sources.rows import require_same_order
+from noshadow.spread_sources import SPREAD_SOURCES
 from noshadow.tensors import as_floats, as_tensor
 
 if TYPE_CHECKING:
@@ -137,8 +138,8 @@ class Rates:
 class Calibration:
     """What the predicted rates rest on.
 
-    spread_in, spread_out  of φ over models, in its own units; of the seed alone where there was a rerun
-    resampled              factor for what other data adds to the spread
+    spread_in, spread_out  of φ over models, in its own units; of the seed alone where their source says so
+    resampled              factor for what other data adds to the spread; 1 where it is in it
     scale                  c of the shift; for squared error of the leverage's odds, None where it is not scaled
     error_scale            k of squared error: the residual without the record, in that of the run
     contraction            β
@@ -364,7 +365,8 @@ def calibrate(
 def spreads_of(
     head: Head, loss_in: Floats, held_out: HeldOut | None, spreads: tuple[float, float] | None, source: str
 ) -> Calibration:
-    """The two spreads and what other data adds to them; the losses of squared error are the sizes of residuals."""
+    """The two spreads and what other data adds to those of the seed; the losses of squared error are the sizes of
+    residuals."""
     variance = 0.0
     if held_out is not None:
         lost = max(_mean_loss(head, held_out.loss) - _mean_loss(head, loss_in), 0.0)
@@ -375,7 +377,8 @@ def spreads_of(
         some = 1.0 if head.classifies or held_out is None else 1e-3 * float(held_out.loss.mean()) or 1e-3
         spreads, factor, source = (float(np.sqrt(variance / 2.0)) or some,) * 2, 1.0, "gap"
     else:
-        factor = float(np.sqrt(1.0 + variance / 2.0 / spreads[1] ** 2))
+        more = variance / 2.0 if SPREAD_SOURCES[source].of_seed else 0.0
+        factor = float(np.sqrt(1.0 + more / spreads[1] ** 2))
     count = 0 if held_out is None else len(held_out.loss)
     return Calibration(*spreads, factor, source=source, held_out=count)
 

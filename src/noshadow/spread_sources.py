@@ -44,6 +44,7 @@ SPREAD_SOURCES: dict[str, SpreadSource] = {
     "converged": SpreadSource(
         "fair",
         "By the law of a converged last layer; too low if the features before it were trained on these records.",
+        of_seed=False,
         hint="the predicted rates are those of a last layer on features that were not trained on these records; if "
         "they were, pass held_out= and rerun=",
         of_head=True,

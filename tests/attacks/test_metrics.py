@@ -199,6 +199,14 @@ class TestEpsilonLowerBound:
         loose, usual, strict = (attacks.epsilon_lower_bound(scores, bits, c) for c in (0.5, 0.95, 0.999))
         assert loose > usual > strict > 0
 
+    @pytest.mark.parametrize(("records", "least", "most"), [(20, 0.0, 0.8), (100, 1.6, 2.4), (500, 3.3, 3.8)])
+    def test_how_much_a_perfect_attack_can_prove_goes_by_records_and_not_by_targets(self, records, least, most):
+        """As the how-to on canaries and the docstring say."""
+        rng = np.random.default_rng(8)
+        for targets in (8, 48, 200):
+            bits = rng.random((targets, records)) < 0.5
+            assert least <= attacks.epsilon_lower_bound(bits + 0.0, bits) <= most
+
     def test_median_over_targets_needs_half_of_them(self):
         rng = np.random.default_rng(7)
         bits = rng.random((10, 2000)) < 0.5

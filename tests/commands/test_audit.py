@@ -26,6 +26,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from noshadow import Audit, LastLayer, Trace, audit, last_layer
+from noshadow.heads import HEADS
+from noshadow.heads.squared import SquaredError
+from noshadow.spread_sources import SPREAD_SOURCES
 from tests.test_cli import run
 
 SCHEMA = json.loads((importlib.resources.files("noshadow.schemas") / "audit.json").read_text(encoding="utf-8"))
@@ -544,3 +547,19 @@ def test_the_schema_refuses_what_it_should(layer):
     for change in ({"schema": 2}, {"extra": 1}, {"bands": {}}, {"summary": {"records": "x"}}, {"saved": None}):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({**found, **change}, SCHEMA)
+
+
+def test_the_schema_takes_heads_and_sources_of_spreads_that_are_registered(tmp_path, monkeypatch):
+    """A line in a registry is all that either takes; those of this version are listed."""
+    of_model, of_rates = (SCHEMA["properties"][name] for name in ("model", "calibration"))
+    assert [name for name in HEADS if name not in of_model["properties"]["head"]["description"]] == []
+    assert [name for name in SPREAD_SOURCES if name not in of_rates["properties"]["source"]["description"]] == []
+    jsonschema.validate({"source": "shadows"}, of_rates)
+
+    class Own(SquaredError):
+        name = "own"
+
+    monkeypatch.setitem(HEADS, "own", Own())
+    x = np.random.default_rng(0).normal(size=(60, 2))
+    np.savez(tmp_path / "layer.npz", features=x, outputs=x.sum(1), targets=x[:, 0], head="own")
+    assert shown(tmp_path / "layer.npz")["model"]["head"] == "own"

@@ -6,7 +6,6 @@ and ``membership[k, i]`` whether it was trained on it. Messages call a record a 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from noshadow.errors import InputError, NoshadowWarning, name_rows
+from noshadow.errors import InputError, name_rows, warn_caller
 from noshadow.tensors import as_floats, as_tensor
 
 __all__ = [
@@ -101,7 +100,7 @@ def attackable(inside: Tensor, fewest_in: int = 1, fewest_out: int = 1, remedy: 
         if len(rows) == len(counts):
             raise InputError(message)
         one = "it is" if len(rows) == 1 else "they are"
-        warnings.warn(f"{message}; {one} counted as undecided, success rate 0.5", NoshadowWarning, stacklevel=4)
+        warn_caller(f"{message}; {one} counted as undecided, success rate 0.5")
     return known
 
 

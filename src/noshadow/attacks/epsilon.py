@@ -65,7 +65,8 @@ def epsilon_lower_bound(
     Returns
     -------
     float
-        In nats; 0 where nothing can be claimed.
+        In nats; 0 where nothing can be claimed. It is that of one target, of several the median: more records raise it,
+        more targets do not. Of 20 records that are all told right it is about ½ at most, of 100 about 2.
 
     Raises
     ------

@@ -185,7 +185,7 @@ def tensors_table(path: Path, names: Sequence[str], saved: bool = False) -> Flat
     if not saved and '"noshadow": "layer"' in str(metadata.get("identity")):
         raise FileError(
             f"records: {path} is a layer that was saved with its head, ridge and weights; use "
-            "noshadow.LastLayer.load to read it"
+            "noshadow.LastLayer.load to read it, or `noshadow audit` in a shell"
         )
     arrays = {}
     for name in names:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from noshadow.errors import InputError, NoshadowWarning
+from noshadow.errors import InputError, warn_caller
 from noshadow.heads import make_head
 from noshadow.heads.targets import check_targets
 
@@ -44,11 +43,9 @@ class Seen:
         """One epoch on, the last of so many; of many in a row that are the same the first is told of."""
         again = mark == self.mark
         if again and not self.again:
-            warnings.warn(
+            warn_caller(
                 f"trace: epoch {epochs} has the same outputs as the one before, to the last bit: an epoch that was "
-                "recorded twice, or a checkpoint that was passed twice, counts double in all means; record each once",
-                NoshadowWarning,
-                stacklevel=5,
+                "recorded twice, or a checkpoint that was passed twice, counts double in all means; record each once"
             )
         return Seen(mark, again)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
-from noshadow.errors import InputError, NoshadowWarning
+from noshadow.errors import InputError, warn_caller
 from noshadow.layer import LastLayer
 from noshadow.tensors import as_floats
 from noshadow.trace.consistency import note_rounding, require_convex
@@ -46,12 +45,10 @@ def require_bound(memory: Memory, outputs: Tensor | None, layer: LastLayer) -> N
     if memory.marks is not None:
         require_same(memory.marks, marks_of(layer.targets), "trace", "the layer's")
     if memory.head is not None and memory.label_smoothing != layer.label_smoothing:
-        warnings.warn(
+        warn_caller(
             f"trace: its losses were taken with label_smoothing={memory.label_smoothing:g}, the layer has "
             f"{layer.label_smoothing:g}; exposure, mean_trace and trace_iqr take the former. Make the trace with "
-            f"Trace(label_smoothing={layer.label_smoothing:g})",
-            NoshadowWarning,
-            stacklevel=4,
+            f"Trace(label_smoothing={layer.label_smoothing:g})"
         )
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 from torch import Tensor
 
-from noshadow.errors import InputError, NoshadowWarning, name_rows
+from noshadow.errors import InputError, name_rows, warn_caller
 from noshadow.layer import LastLayer
 from noshadow.trace.losses import AllLosses, Losses
 
@@ -47,7 +45,7 @@ def require_convex(losses: AllLosses, mean: Tensor, layer: LastLayer) -> None:
     )
     if len(below) > _FEW_BELOW * layer.n:
         raise InputError(message)
-    warnings.warn(message, NoshadowWarning, stacklevel=5)
+    warn_caller(message)
 
 
 def require_losses(losses: Losses) -> None:
@@ -74,10 +72,8 @@ def note_rounding(mean: Tensor, layer: LastLayer) -> None:
     if residual == 0.0 or rounded <= _ROUGH**2 * residual:
         return
     share = (rounded / residual) ** 0.5
-    warnings.warn(
+    warn_caller(
         f"trace: its mean outputs are kept in float32, whose rounding is {share:.2g} of the residuals: these values "
         "are far from 0, and scores of the run are of rounding in part; subtract a constant, such as their mean, from "
-        "targets and outputs",
-        NoshadowWarning,
-        stacklevel=5,
+        "targets and outputs"
     )

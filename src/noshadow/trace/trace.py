@@ -20,7 +20,7 @@ from noshadow.files import check_output
 from noshadow.heads import make_head
 from noshadow.layer import LastLayer
 from noshadow.objective import Objective
-from noshadow.tensors import as_tensor
+from noshadow.tensors import as_floats, as_tensor
 from noshadow.trace.arrays import mean_of_epochs, memory_of_losses, read_epochs, require_unchanged
 from noshadow.trace.asking import Seen, asked_of_trace, checked, known_by
 from noshadow.trace.binding import losses_for, require_bound
@@ -207,7 +207,7 @@ class Trace(Remembered):
 
     @classmethod
     def from_losses(cls, losses: Any, mean_outputs: Any = None) -> Trace:
-        """From the losses after each epoch and, where they were kept, the mean outputs.
+        """From the losses after each epoch and, where they were kept, the mean outputs; both are copied.
 
         Parameters
         ----------
@@ -226,7 +226,8 @@ class Trace(Remembered):
         >>> noshadow.Trace.from_losses([[2.0, 1.0], [1.0, 0.5]]).mean_loss.tolist()
         [1.5, 0.75]
         """
-        return cls()._with(memory_of_losses(losses, mean_outputs))
+        kept = as_floats(losses, "trace").clone()  # a training loop may write over its own
+        return cls()._with(memory_of_losses(kept, mean_outputs))
 
     @classmethod
     def from_outputs(
@@ -372,7 +373,7 @@ class Trace(Remembered):
         The only place where a trace and a layer meet.
         """
         if not isinstance(value, Trace):
-            return cls.from_losses(losses_for(value, layer))
+            return cls()._with(memory_of_losses(losses_for(value, layer), None))
         value._require_no_batches()
         require_bound(value._memory, value._unread, layer)
         if value._unread is None or value.losses is not None:

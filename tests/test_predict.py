@@ -393,6 +393,37 @@ def test_records_of_weight_0_are_no_members_of_rates(run):
     assert "exposure" in score(light)
 
 
+def test_records_of_weight_0_are_named_by_their_rows_in_all_of_the_data(run, monkeypatch):
+    layer, _ = run
+    monkeypatch.setattr("noshadow.rating._CHUNK", 16)
+    weights = np.ones(layer.n)
+    weights[[3, 40]] = 0.0
+    light = LastLayer(layer.features, layer.outputs, layer.targets, head=layer.head, sample_weight=weights)
+    with pytest.raises(InputError, match=r"^sample_weight: 0 in rows 3, 40 \(counted from 0\)"):
+        score(light, None, spread=(0.5, 0.5), gap=1.0)
+
+
+def test_held_out_records_lose_no_less_than_nothing():
+    held = HeldOut(np.zeros(3), np.array([0.5, 1.0, 3.0]), np.ones(3))
+    np.testing.assert_allclose(held.losing(1.5).loss, [1.0, 2.0, 6.0])
+    np.testing.assert_allclose(held.losing(-0.75).loss, [0.25, 0.5, 1.5])
+    np.testing.assert_array_equal(held.losing(-10.0).loss, 0.0)
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1e6])
+def test_a_spread_that_nothing_tells_of_is_in_the_unit_of_the_targets(unit):
+    """Held-out records that fit better than members, and no rerun: some part of what they are off by."""
+    head = make_head("squared", 1)
+    y = np.linspace(-1.0, 2.0, 30)
+    usual, scaled = (
+        spreads_of(head, np.full(40, 5.0 * u), HeldOut.of(head, np.zeros((30, 1)), u * y), None, "rerun")
+        for u in (1.0, unit)
+    )
+    assert usual.source == scaled.source == "gap"
+    assert 0.0 < usual.spread_out < 0.01
+    assert scaled.spread_out == pytest.approx(unit * usual.spread_out)
+
+
 def test_classes_of_weight_0_are_no_members_of_rates():
     generator = np.random.default_rng(0)
     x, y = generator.normal(size=(60, 3)), np.arange(60) % 3
@@ -653,15 +684,18 @@ def test_what_other_data_adds_is_in_units_of_the_held_out_spread():
 
 
 @pytest.mark.parametrize(("errors", "learned"), [(0.0, False), (2.5, False), (-2.5, False), (4.0, True), (-4.0, True)])
-def test_trained_features_are_those_whose_gap_is_more_than_three_standard_errors_from_the_shift(errors, learned):
+@pytest.mark.parametrize(("count", "held"), [(400, 100), (60, 3000)])
+def test_trained_features_are_those_whose_gap_is_more_than_three_standard_errors_from_the_shift(
+    errors, learned, count, held
+):
     generator = np.random.default_rng(5)
-    margin, y = generator.normal(2.0, 1.0, 400), generator.integers(0, 2, 400)
-    layer = LastLayer(generator.normal(size=(400, 2)), margin * (2 * y - 1), y, "logistic")
-    others = generator.normal(1.5, 2.0, 100)
-    labels = generator.integers(0, 2, 100)
-    error = np.sqrt(margin.var() / 400 + others.var() / 100)
+    margin, y = generator.normal(2.0, 1.0, count), generator.integers(0, 2, count)
+    layer = LastLayer(generator.normal(size=(count, 2)), margin * (2 * y - 1), y, "logistic")
+    others = generator.normal(1.5, 2.0, held)
+    labels = generator.integers(0, 2, held)
+    error = np.sqrt(margin.var() / count + others.var() / held)
     shift = margin.mean() - others.mean() - errors * error
-    values = {"signal_shift": np.full(400, shift)}
+    values = {"signal_shift": np.full(count, shift)}
     assert learned_features(layer, values, (others * (2 * labels - 1), labels)) == learned
 
 

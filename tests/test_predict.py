@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 import noshadow
 from noshadow import InputError, LastLayer, Trace, attacks, score
 from noshadow.attacks.gaussians import best_accuracy, best_tpr
-from noshadow.diagnostics import concerns
+from noshadow.diagnostics import _of_rates, concerns
 from noshadow.heads import make_head
 from noshadow.predict import FPR, Calibration, HeldOut, Rates, calibrate, converged_rates, match_scale, spreads_of
 from noshadow.rating import LAWS, Law, learned_features, part_by_chance
@@ -304,6 +304,22 @@ def test_a_gap_that_chance_explains_is_told_of(errors, said):
     note += f"predicted rate {'is' if errors <= 1 else 'may be'} that of a coin"
     assert any(note in one for one in concerns(layer, found)) == said
     assert (found.calibration.scale == 0.0) == (errors <= 1)
+
+
+@pytest.mark.parametrize(("errors", "said"), [(-1.0, True), (-1.9, True), (-2.1, False), (-8.0, False)])
+def test_held_out_records_that_fit_better_by_more_than_chance_are_not_put_down_to_it(errors, said):
+    found = Calibration(0.5, 0.5, scale=0.0, gap=-1.0, held_out=400, gap_errors=errors)
+    (note,) = _of_rates(found)
+    assert note.startswith("held_out: its records fit as well as the members do, so that no shift was found")
+    assert ("It may be chance: pass more of them" in note) == said
+
+
+def test_no_rate_is_beyond_certainty():
+    shift = np.concatenate([np.linspace(0.0, 50.0, 400), np.geomspace(50.0, 1e12, 100)])
+    for inside in (1e-9, 0.3, 1.0 - 1e-7, 1.0, 1.0 + 1e-7, 4.0):
+        rates = best_accuracy(shift, inside, 1.0)
+        assert rates.min() >= 0.5
+        assert rates.max() <= 1.0
 
 
 def test_what_is_left_of_a_gap_has_the_square_of_the_true_one_on_average():

@@ -281,6 +281,17 @@ def test_a_file_whose_rest_is_not_that_of_the_mean_outputs_is_refused():
 
 
 @pytest.mark.parametrize(
+    "given", [{}, [1], {"arrays": {}}, {"arrays": {"average": 3}, "facts": {}}, {"w": torch.ones(2)}]
+)
+def test_a_state_dict_that_is_none_of_a_trace_is_refused(given):
+    trace = Trace("softmax")
+    trace.update(outputs=np.zeros((6, 3)), targets=np.arange(6) % 3)
+    with pytest.raises(InputError, match=r"^state_dict: it is not that of a trace; pass what"):
+        trace.load_state_dict(given)
+    assert trace.epochs == 1
+
+
+@pytest.mark.parametrize(
     ("facts", "arrays", "message"),
     [
         ({"epochs": -3}, {}, "its losses are not those of -3 epochs"),
@@ -289,6 +300,10 @@ def test_a_file_whose_rest_is_not_that_of_the_mean_outputs_is_refused():
         ({"stride": 0}, {}, "its losses are not those of 3 epochs"),
         ({"capacity": 2}, {}, "its losses are not those of 3 epochs"),
         ({"epochs": None}, {}, "what it holds is not complete"),
+        ({"head": "hinge"}, {}, "its head, or its label_smoothing, is none"),
+        ({"head": ["softmax"]}, {}, "its head, or its label_smoothing, is none"),
+        ({"label_smoothing": 3.0}, {}, "its head, or its label_smoothing, is none"),
+        ({"label_smoothing": float("nan")}, {}, "its head, or its label_smoothing, is none"),
         ({}, {"kept": None}, "what it holds is not complete .'kept'."),
         ({}, {"rest": None}, "what it holds is not complete .'rest'."),
         ({}, {"kept": np.zeros((0, 6), np.float32)}, "its losses are not those of 3 epochs"),

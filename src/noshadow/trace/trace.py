@@ -350,8 +350,12 @@ class Trace(Remembered):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from what ``state_dict`` gave, in place of what this trace holds."""
-        arrays = {name: np.asarray(value.cpu()) for name, value in state_dict["arrays"].items()}
-        self._resumed(memory_of(arrays, state_dict["facts"]))
+        try:
+            arrays = {name: np.asarray(value.cpu()) for name, value in state_dict["arrays"].items()}
+            facts = dict(state_dict["facts"])
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise InputError("state_dict: it is not that of a trace; pass what Trace.state_dict() gave") from None
+        self._resumed(memory_of(arrays, facts))
 
     def _resumed(self, memory: Memory) -> None:
         """Take over what was kept; refused where it was recorded with another loss than this one is for."""

@@ -110,6 +110,19 @@ def records_of(head, x, generator):
     return (z + generator.gumbel(size=z.shape)).argmax(1), m
 
 
+def test_spreads_that_are_stated_take_the_place_of_the_law_of_a_converged_head():
+    generator = np.random.default_rng(20)
+    x = generator.normal(size=(200, 4))
+    y = (x[:, 0] + generator.normal(size=200) > 0).astype(int)
+    model = LogisticRegression(C=1.0, tol=1e-10, max_iter=10_000).fit(x, y)
+    layer = LastLayer(x, model.decision_function(x), y, "logistic", 1.0, penalize_bias=False)
+    assert score_with_diagnostics(layer)[1].calibration.source == "converged"
+    frame, found = score_with_diagnostics(layer, spread=(2.0, 2.0), gap=0.5)
+    assert (found.calibration.source, found.calibration.spread_in, found.calibration.spread_out) == ("stated", 2.0, 2.0)
+    shift = 0.5 * np.sqrt(frame["exposure"]) / np.sqrt(frame["exposure"]).mean()
+    np.testing.assert_allclose(frame["attack_accuracy"], stats.norm.cdf(shift / 4.0), rtol=1e-6)
+
+
 def test_signal_shift_of_squared_error_is_that_of_refits():
     generator = np.random.default_rng(1)
     x, y = np.column_stack([generator.normal(size=(30, 3)), np.ones(30)]), generator.normal(size=30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import stat
 
 import numpy as np
@@ -268,6 +269,15 @@ def test_a_file_may_leave_out_the_second_name_of_a_shared_tensor():
     other.load_state_dict({**state, "second.weight": state["first.weight"]})
     torch.testing.assert_close(trace.mean_outputs, other(records().tensors[0]).detach())
     assert trace.n == N
+
+
+def test_checkpoints_with_an_infinite_mask_are_taken():
+    """−∞ where attention must not look is no sign of a training that diverged; NaN is."""
+    model, data = network(), records()
+    plain = Trace.from_checkpoints(model, [model.state_dict()], data)
+    model.register_buffer("mask", torch.full((3, 3), -torch.inf))
+    masked = Trace.from_checkpoints(model, [copy.deepcopy(model.state_dict())], data)
+    torch.testing.assert_close(masked.mean_outputs, plain.mean_outputs)
 
 
 def test_a_file_whose_rest_is_not_that_of_the_mean_outputs_is_refused():

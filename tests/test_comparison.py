@@ -301,6 +301,31 @@ def test_the_gap_of_a_rerun_is_compared_record_by_record(count, refused):
         noshadow.audit(members, rerun=again, held_out=held)
 
 
+@pytest.mark.parametrize(("errors", "said"), [(2.5, False), (3.5, True), (4.8, True)])
+def test_a_few_held_out_records_beside_many_members_count_as_so_many(errors, said):
+    """What the rerun lacks of the gap is uncertain by its 4000 members; 60 held-out records moved alike in both."""
+    generator = np.random.default_rng(1)
+
+    def standardised(count):
+        drawn = generator.normal(size=count)
+        return (drawn - drawn.mean()) / drawn.std(ddof=1)
+
+    lacking = errors / np.sqrt(4000)
+    inside, outside = 30.0 + standardised(4000), 30.0 + 1.1 * lacking + standardised(60)
+    again, out_again = inside + lacking + standardised(4000), outside + 1e-6 * standardised(60)
+
+    def side(losses):
+        return LastLayer(np.arange(len(losses))[:, None] % 7, np.sqrt(losses), np.zeros(len(losses)), "squared")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoshadowWarning)
+        notes = noshadow.audit(side(inside), rerun=(side(again), side(out_again)), held_out=side(outside)).notes
+    assert (
+        any(note.startswith("rerun: unlike the model, it fits the training records no better") for note in notes)
+        == said
+    )
+
+
 def test_a_rerun_that_is_a_rounded_copy_is_told_of(small):
     x, y, model = small
     copy = torch.nn.Sequential(torch.nn.Linear(10, 64), torch.nn.ReLU(), torch.nn.Linear(64, 3))

@@ -228,6 +228,22 @@ def test_unsigned_integers_are_numbers_like_others(kind):
     assert LastLayer(large, z[:3], y[:3]).features.tolist() == [[2.0**63], [2.0**64], [5.0]]
 
 
+@pytest.mark.parametrize(("kind", "classes"), [("uint8", 300), ("uint8", 256), ("int8", 200)])
+@pytest.mark.parametrize("head", ["softmax", "logistic"])
+def test_more_classes_than_the_type_of_labels_can_count(kind, classes, head):
+    """The number of classes does not fit in 8 bits: 300 was taken for 44, and class 100 refused."""
+    rng = np.random.default_rng(0)
+    z, y = rng.normal(size=(90, classes)), np.arange(90)
+    if head == "logistic":
+        y = (rng.random((90, classes)) < 0.5).astype(int)
+    found = score(LastLayer(z[:, :2], z, y.astype(kind), head), ["loss"])
+    pd.testing.assert_frame_equal(found, score(LastLayer(z[:, :2], z, y, head), ["loss"]))
+    y[7] = -1
+    if kind == "int8":
+        with pytest.raises(InputError, match=r"^targets: expected classes 0 .* got -1 in row 7 "):
+            LastLayer(z[:, :2], z, y.astype(kind), head)
+
+
 def test_strides_frames_lists_and_gradients_are_all_arrays():
     x, z, y = arrays()
     want = score(LastLayer(x, z, y))

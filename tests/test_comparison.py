@@ -183,6 +183,22 @@ def test_a_rerun_of_values_that_is_thrown_about_by_its_last_steps_is_left_alone(
             assert len(caught) == said
 
 
+def test_a_rerun_is_no_worse_where_it_loses_less_on_all():
+    """Held-out records that happen to fit better than members: there is no gap of which it could have lost half."""
+    generator = np.random.default_rng(0)
+    x, y, e = generator.normal(size=(2000, 3)), generator.normal(size=2000), generator.normal(size=2000)
+    inside = np.arange(2000) < 1000
+
+    def run(lost_in, lost_out):
+        z = y + e * np.where(inside, lost_in, lost_out) ** 0.5
+        return [LastLayer(x[rows], z[rows], y[rows], "squared") for rows in (inside, ~inside)]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NoshadowWarning)
+        _note_other_fit(*run(1.0, 0.5), *run(0.9, 0.4))
+        _note_other_fit(*run(0.9, 0.4), *run(1.0, 0.5))
+
+
 @pytest.mark.parametrize(("count", "told_of"), [(1, False), (2, False), (4, False), (8, True), (60, True)])
 def test_members_among_held_out_records_are_told_of(recipe, count, told_of):
     """From 2 % on: one or two are natural duplicates of a pool that was split as it should be."""
@@ -285,12 +301,50 @@ def test_the_gap_of_a_rerun_is_compared_record_by_record(count, refused):
         noshadow.audit(members, rerun=again, held_out=held)
 
 
+@pytest.mark.parametrize(("errors", "said"), [(2.5, False), (3.5, True), (4.8, True)])
+def test_a_few_held_out_records_beside_many_members_count_as_so_many(errors, said):
+    """What the rerun lacks of the gap is uncertain by its 4000 members; 60 held-out records moved alike in both."""
+    generator = np.random.default_rng(1)
+
+    def standardised(count):
+        drawn = generator.normal(size=count)
+        return (drawn - drawn.mean()) / drawn.std(ddof=1)
+
+    lacking = errors / np.sqrt(4000)
+    inside, outside = 30.0 + standardised(4000), 30.0 + 1.1 * lacking + standardised(60)
+    again, out_again = inside + lacking + standardised(4000), outside + 1e-6 * standardised(60)
+
+    def side(losses):
+        return LastLayer(np.arange(len(losses))[:, None] % 7, np.sqrt(losses), np.zeros(len(losses)), "squared")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoshadowWarning)
+        notes = noshadow.audit(side(inside), rerun=(side(again), side(out_again)), held_out=side(outside)).notes
+    assert (
+        any(note.startswith("rerun: unlike the model, it fits the training records no better") for note in notes)
+        == said
+    )
+
+
 def test_a_rerun_that_is_a_rounded_copy_is_told_of(small):
     x, y, model = small
     copy = torch.nn.Sequential(torch.nn.Linear(10, 64), torch.nn.ReLU(), torch.nn.Linear(64, 3))
     copy.load_state_dict({name: value.to(torch.bfloat16) for name, value in model.state_dict().items()})
     notes = told(model, (x[:201], y[:201]), rerun=copy, held_out=(x[201:], y[201:]))
     assert [note for note in notes if note.startswith("rerun: it gives all but the same outputs as the model")]
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize(("noise", "said"), [(0.3, False), (1e-4, True)])
+def test_a_copy_is_told_by_how_far_records_are_apart_whatever_the_unit(unit, noise, said):
+    generator = np.random.default_rng(2)
+    x, z = generator.normal(size=(200, 3)), generator.normal(size=200)
+    y, again = z + generator.normal(size=200), z + noise * generator.normal(size=200)
+    model, rerun = (LastLayer(x, unit * one, unit * y, "squared") for one in (z, again))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoshadowWarning)
+        notes = noshadow.audit(model, rerun=rerun).notes
+    assert any(note.startswith("rerun: it gives all but the same outputs as the model") for note in notes) == said
 
 
 def test_one_member_is_not_taken_for_every_record_of_its_class(small):

@@ -99,6 +99,30 @@ def test_a_class_that_members_lack_by_chance_is_left_alone():
     assert "6 of its 60 records are of a class that no member has (4)" in notes(others, members)[0]
 
 
+def test_a_class_that_held_out_records_lack_is_told_of():
+    """A sixth of the members: by proportions alone so few held-out records leave it open, and their rates do not."""
+    x, z, y = pool(3, 420, 5)
+    lacking = int(np.abs(np.bincount(y) - 420 / 6).argmin())
+    inside = np.arange(420) >= 120
+    (held,) = layers((x, z, y), np.flatnonzero(~inside & (y != lacking)))
+    (members,) = layers((x, z, y), inside)
+    (note,) = notes(held, members)
+    assert f"none of its records is of a class that {np.sum(y[inside] == lacking)} members are of ({lacking})" in note
+    assert note.endswith(SPLIT)
+
+
+def test_a_class_that_held_out_records_lack_by_chance_is_left_alone():
+    """Sixty of four hundred records lack a class: of six members in many splits, of sixty in one of ten thousand."""
+    x, z, y = pool(2, 400, 5)
+    y = np.where(y == 4, 3, y)
+    y[-6:] = 4
+    others, members = layers((x, z, y), slice(60), slice(60, None))
+    assert notes(others, members) == []
+    y[-60:] = 4
+    others, members = layers((x, z, y), slice(60), slice(60, None))
+    assert "none of its records is of a class that 60 members are of (4)" in notes(others, members)[0]
+
+
 def overfitted(seed, table, norm):
     """A network that has all but memorised half of a table, and its layers of members and of held-out records + c."""
     x, y = table(return_X_y=True)

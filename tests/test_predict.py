@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 import noshadow
 from noshadow import InputError, LastLayer, Trace, attacks, score
 from noshadow.attacks.gaussians import best_accuracy, best_tpr
-from noshadow.diagnostics import concerns
+from noshadow.diagnostics import _of_rates, concerns
 from noshadow.heads import make_head
 from noshadow.predict import FPR, Calibration, HeldOut, Rates, calibrate, converged_rates, match_scale, spreads_of
 from noshadow.rating import LAWS, Law, learned_features, part_by_chance
@@ -108,6 +108,19 @@ def records_of(head, x, generator):
     if head == "logistic":
         return (generator.random(len(x)) < 1 / (1 + np.exp(-z[:, 0]))).astype(int), m
     return (z + generator.gumbel(size=z.shape)).argmax(1), m
+
+
+def test_spreads_that_are_stated_take_the_place_of_the_law_of_a_converged_head():
+    generator = np.random.default_rng(20)
+    x = generator.normal(size=(200, 4))
+    y = (x[:, 0] + generator.normal(size=200) > 0).astype(int)
+    model = LogisticRegression(C=1.0, tol=1e-10, max_iter=10_000).fit(x, y)
+    layer = LastLayer(x, model.decision_function(x), y, "logistic", 1.0, penalize_bias=False)
+    assert score_with_diagnostics(layer)[1].calibration.source == "converged"
+    frame, found = score_with_diagnostics(layer, spread=(2.0, 2.0), gap=0.5)
+    assert (found.calibration.source, found.calibration.spread_in, found.calibration.spread_out) == ("stated", 2.0, 2.0)
+    shift = 0.5 * np.sqrt(frame["exposure"]) / np.sqrt(frame["exposure"]).mean()
+    np.testing.assert_allclose(frame["attack_accuracy"], stats.norm.cdf(shift / 4.0), rtol=1e-6)
 
 
 def test_signal_shift_of_squared_error_is_that_of_refits():
@@ -306,6 +319,22 @@ def test_a_gap_that_chance_explains_is_told_of(errors, said):
     assert (found.calibration.scale == 0.0) == (errors <= 1)
 
 
+@pytest.mark.parametrize(("errors", "said"), [(-1.0, True), (-1.9, True), (-2.1, False), (-8.0, False)])
+def test_held_out_records_that_fit_better_by_more_than_chance_are_not_put_down_to_it(errors, said):
+    found = Calibration(0.5, 0.5, scale=0.0, gap=-1.0, held_out=400, gap_errors=errors)
+    (note,) = _of_rates(found)
+    assert note.startswith("held_out: its records fit as well as the members do, so that no shift was found")
+    assert ("It may be chance: pass more of them" in note) == said
+
+
+def test_no_rate_is_beyond_certainty():
+    shift = np.concatenate([np.linspace(0.0, 50.0, 400), np.geomspace(50.0, 1e12, 100)])
+    for inside in (1e-9, 0.3, 1.0 - 1e-7, 1.0, 1.0 + 1e-7, 4.0):
+        rates = best_accuracy(shift, inside, 1.0)
+        assert rates.min() >= 0.5
+        assert rates.max() <= 1.0
+
+
 def test_what_is_left_of_a_gap_has_the_square_of_the_true_one_on_average():
     generator = np.random.default_rng(17)
     for true in (3.0, 6.0):
@@ -391,6 +420,37 @@ def test_records_of_weight_0_are_no_members_of_rates(run):
     with pytest.raises(InputError, match=r"^sample_weight: 0 in rows 3, 8 .*took no part in training"):
         score(light, None, spread=(0.5, 0.5), gap=1.0)
     assert "exposure" in score(light)
+
+
+def test_records_of_weight_0_are_named_by_their_rows_in_all_of_the_data(run, monkeypatch):
+    layer, _ = run
+    monkeypatch.setattr("noshadow.rating._CHUNK", 16)
+    weights = np.ones(layer.n)
+    weights[[3, 40]] = 0.0
+    light = LastLayer(layer.features, layer.outputs, layer.targets, head=layer.head, sample_weight=weights)
+    with pytest.raises(InputError, match=r"^sample_weight: 0 in rows 3, 40 \(counted from 0\)"):
+        score(light, None, spread=(0.5, 0.5), gap=1.0)
+
+
+def test_held_out_records_lose_no_less_than_nothing():
+    held = HeldOut(np.zeros(3), np.array([0.5, 1.0, 3.0]), np.ones(3))
+    np.testing.assert_allclose(held.losing(1.5).loss, [1.0, 2.0, 6.0])
+    np.testing.assert_allclose(held.losing(-0.75).loss, [0.25, 0.5, 1.5])
+    np.testing.assert_array_equal(held.losing(-10.0).loss, 0.0)
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1e6])
+def test_a_spread_that_nothing_tells_of_is_in_the_unit_of_the_targets(unit):
+    """Held-out records that fit better than members, and no rerun: some part of what they are off by."""
+    head = make_head("squared", 1)
+    y = np.linspace(-1.0, 2.0, 30)
+    usual, scaled = (
+        spreads_of(head, np.full(40, 5.0 * u), HeldOut.of(head, np.zeros((30, 1)), u * y), None, "rerun")
+        for u in (1.0, unit)
+    )
+    assert usual.source == scaled.source == "gap"
+    assert 0.0 < usual.spread_out < 0.01
+    assert scaled.spread_out == pytest.approx(unit * usual.spread_out)
 
 
 def test_classes_of_weight_0_are_no_members_of_rates():
@@ -653,15 +713,18 @@ def test_what_other_data_adds_is_in_units_of_the_held_out_spread():
 
 
 @pytest.mark.parametrize(("errors", "learned"), [(0.0, False), (2.5, False), (-2.5, False), (4.0, True), (-4.0, True)])
-def test_trained_features_are_those_whose_gap_is_more_than_three_standard_errors_from_the_shift(errors, learned):
+@pytest.mark.parametrize(("count", "held"), [(400, 100), (60, 3000)])
+def test_trained_features_are_those_whose_gap_is_more_than_three_standard_errors_from_the_shift(
+    errors, learned, count, held
+):
     generator = np.random.default_rng(5)
-    margin, y = generator.normal(2.0, 1.0, 400), generator.integers(0, 2, 400)
-    layer = LastLayer(generator.normal(size=(400, 2)), margin * (2 * y - 1), y, "logistic")
-    others = generator.normal(1.5, 2.0, 100)
-    labels = generator.integers(0, 2, 100)
-    error = np.sqrt(margin.var() / 400 + others.var() / 100)
+    margin, y = generator.normal(2.0, 1.0, count), generator.integers(0, 2, count)
+    layer = LastLayer(generator.normal(size=(count, 2)), margin * (2 * y - 1), y, "logistic")
+    others = generator.normal(1.5, 2.0, held)
+    labels = generator.integers(0, 2, held)
+    error = np.sqrt(margin.var() / count + others.var() / held)
     shift = margin.mean() - others.mean() - errors * error
-    values = {"signal_shift": np.full(400, shift)}
+    values = {"signal_shift": np.full(count, shift)}
     assert learned_features(layer, values, (others * (2 * labels - 1), labels)) == learned
 
 

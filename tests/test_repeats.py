@@ -44,6 +44,13 @@ def test_they_are_those_of_a_dictionary(levels, form):
     assert (found.same, found.other) == counted(x, y)
 
 
+def test_an_entry_of_minus_0_that_is_stored_is_an_entry_that_is_not():
+    table = sparse.csr_matrix(([2.0, -0.0, 2.0, 0.0, 2.0], ([0, 0, 1, 1, 2], [0, 1, 0, 1, 0])), shape=(3, 2))
+    assert table.nnz == 5
+    found = find_repeats(LastLayer(table, np.zeros((3, 2)), np.zeros(3, dtype=int)))
+    assert found.same == (0, 1, 2)
+
+
 def test_chunks_change_nothing(monkeypatch):
     x, z, y = drawn(0)
     layer = LastLayer(x, z, y, head="softmax")

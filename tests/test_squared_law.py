@@ -11,6 +11,7 @@ from statsmodels.api import OLS
 from noshadow import LastLayer, score
 from noshadow.heads import make_head
 from noshadow.predict import HeldOut
+from noshadow.sandwich import Spreads
 from noshadow.scoring import score_with_diagnostics
 from noshadow.squared_law import calibrate_law, converged_law, mean_size, rates_of_law
 
@@ -36,6 +37,24 @@ def test_the_law_of_squared_error_against_draws():
 
         level = np.quantile(ratio(outside), 0.99)
         assert found.tpr[i] == pytest.approx(np.mean(ratio(inside) > level), abs=8e-3)
+
+
+def test_the_power_of_squared_error_is_the_distance_of_the_residuals_in_their_spread():
+    """d′ = |mean_in − mean_out| over the root mean square of the two spreads, from draws of the law."""
+    h, error, tau = np.array([0.02, 0.3, 0.8]), np.array([1.0, 0.5, 0.1]), np.array([0.3, 0.4, 0.2])
+    outside = error / (1 - h) + tau * np.random.default_rng(1).standard_normal((400_000, 1))
+    inside = (1 - h) * outside
+    wanted = (outside.mean(0) - inside.mean(0)) / np.sqrt((outside.var(0) + inside.var(0)) / 2.0)
+    np.testing.assert_allclose(rates_of_law(h, error, tau).power, wanted, rtol=5e-3)
+
+
+def test_the_spreads_of_a_converged_regression_are_those_of_members_and_of_others():
+    """With the record its residual varies (1 − h) times as much as without it."""
+    h, spread = np.array([0.1, 0.5, 0.75]), np.array([1.0, 2.0, 4.0])
+    known = {"leverage": h, "loss": np.ones(3)}
+    found, _ = converged_law(1.0, known, Spreads(spread, spread, spread, spread))
+    assert found.spread_out == pytest.approx((1.0 + 2.0 + 4.0) / 3)
+    assert found.spread_in == pytest.approx((0.9 * 1.0 + 0.5 * 2.0 + 0.25 * 4.0) / 3)
 
 
 @pytest.fixture(scope="module")

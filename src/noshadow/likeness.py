@@ -54,17 +54,30 @@ def _of_classes(others: LastLayer, members: LastLayer) -> str | None:
     sides = [layer.targets.reshape(-1).to(device="cpu", dtype=torch.int64) for layer in (others, members)]
     count = max(int(side.max()) for side in sides) + 1
     theirs, own = (torch.bincount(side, minlength=count).to(torch.float64) for side in sides)
-    one_sided = (others.n / (others.n + members.n)) ** theirs  # how often a random split has a class held out whole
-    absent = (own == 0) & (theirs > 0) & (one_sided * count < _CHANCE)
+    absent = _absent(own, theirs)
     if bool(absent.any()):
-        named = ", ".join(str(label) for label in absent.nonzero().flatten().tolist()[:3])
-        return f"{int(theirs[absent].sum())} of its {others.n} records are of a class that no member has ({named})"
+        return (
+            f"{int(theirs[absent].sum())} of its {others.n} records are of a class that no member has ({_few(absent)})"
+        )
     pooled = (theirs + own) / (others.n + members.n)
     chance = (pooled * (1.0 - pooled) * (1.0 / others.n + 1.0 / members.n)).sqrt()  # of a share, one standard error
     distance = 0.5 * float((theirs / others.n - own / members.n).abs().sum())
-    if distance <= _OTHER_CLASSES + float(chance.sum()):
-        return None
-    return f"its classes are not in the members' proportions ({distance:.0%} of the records would have to differ)"
+    if distance > _OTHER_CLASSES + float(chance.sum()):
+        return f"its classes are not in the members' proportions ({distance:.0%} of the records would have to differ)"
+    absent = _absent(theirs, own)
+    if bool(absent.any()):
+        return f"none of its records is of a class that {int(own[absent].sum())} members are of ({_few(absent)})"
+    return None
+
+
+def _absent(one: Tensor, other: Tensor) -> Tensor:
+    """Which classes, counted on two sides, the first has none of, and hardly a random split would."""
+    whole = (other.sum() / (one.sum() + other.sum())) ** other  # how often all of a class fall to the other side
+    return (one == 0) & (other > 0) & (whole * len(one) < _CHANCE)
+
+
+def _few(which: Tensor) -> str:
+    return ", ".join(str(label) for label in which.nonzero().flatten().tolist()[:3])
 
 
 def _of_values(others: LastLayer, members: LastLayer) -> str | None:

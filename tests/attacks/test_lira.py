@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -233,6 +234,25 @@ def test_numpy_and_torch_single_and_double_strided_or_not_agree():
     expected = attacks.lira(signal.astype(np.float32), membership).scores
     for array in (torch.from_numpy(signal).float(), np.asfortranarray(signal.astype(np.float32))):
         np.testing.assert_array_equal(attacks.lira(array, membership.astype(int)).scores, expected)
+
+
+@pytest.mark.parametrize("attack", [attacks.lira, attacks.rmia, lambda *cells: attacks.with_prior(*cells, np.ones(40))])
+def test_frames_whose_cells_do_not_pair_are_refused(attack):
+    """Records are the columns: in another order they were taken by position, and nothing was found."""
+    generator = np.random.default_rng(3)
+    inside = generator.random((16, 40)) < 0.5
+    names = [f"record {row}" for row in range(40)]
+    signal = pd.DataFrame(generator.normal(size=(16, 40)) + inside, columns=names)
+    membership = pd.DataFrame(inside, columns=names)
+    swapped = [*names[:3], names[4], names[3], *names[5:]]
+    with pytest.raises(
+        InputError, match=r"^membership: its columns have the labels of signal in .* column 3 \(counted"
+    ):
+        attack(signal, membership[swapped])
+    with pytest.raises(InputError, match=r"^membership: its index has the labels of signal in another order, .* row 0"):
+        attack(signal, membership[::-1])
+    attack(signal, membership[swapped][signal.columns])
+    attack(signal, membership.set_axis(range(40), axis=1))  # counted anew: by position
 
 
 def test_chunks_do_not_change_the_result(monkeypatch):

@@ -351,6 +351,16 @@ def test_draws_follow_the_posterior():
             ),
             r"members: expected shape \(T, 3\)",
         ),
+        (
+            lambda: evaluate.oracle_ceiling(None, np.ones((8, 3)), np.array([[1.0], [-1.0]] * 4) * np.ones(3)),
+            "membership: expected booleans, got other values than 0 and 1",
+        ),
+        (
+            lambda: evaluate.over_predictions(
+                evaluate.recall, [(evaluate.Prediction(np.ones(3), np.ones(3)),)], np.full((1, 3), -1)
+            ),
+            "members: expected booleans, got other values than 0 and 1",
+        ),
     ],
 )
 def test_bad_input_is_named(call, message):

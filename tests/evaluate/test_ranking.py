@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -224,8 +225,35 @@ def test_the_interval_of_a_paired_difference_is_that_of_every_resample():
             lambda: evaluate.over_targets(evaluate.recall, [[1, 2]], [1, 2], [[1, 1]], tiebreak=[1]),
             r"tiebreak: expected shape \(2,\) or \(1, 2\), got \(1,\)",
         ),
+        (
+            lambda: evaluate.over_targets(evaluate.recall, [[1, 2]], [1, 2], [[-1, 1]]),
+            "members: expected booleans, got other values than 0 and 1; pass members == 1, or members > 0",
+        ),
     ],
 )
 def test_bad_input_is_named(call, message):
     with pytest.raises(InputError, match=message):
         call()
+
+
+@pytest.mark.parametrize("metric", [evaluate.recall, evaluate.spearman, evaluate.ndcg])
+def test_series_in_another_order_are_refused(metric):
+    """A column that was sorted by its values keeps its labels, and was taken by position."""
+    truth = pd.Series(np.arange(100.0), index=[f"r{row}" for row in range(100)])
+    score = truth.sort_values(ascending=False)
+    with pytest.raises(InputError, match=r"truth: its index has the labels of score in another order, first in row 0"):
+        metric(score, truth)
+    assert metric(score[truth.index], truth) == metric(truth.to_numpy(), truth) == pytest.approx(1.0)
+    assert metric(score.reset_index(drop=True), truth) == metric(score.to_numpy(), truth)  # counted anew: by position
+
+
+def test_series_beside_others_are_refused_by_their_names():
+    truth = pd.Series(np.arange(20.0))
+    turned = truth[::-1]
+    with pytest.raises(InputError, match="tiebreak: its index has the labels of truth"):
+        evaluate.recall(truth.to_numpy(), truth, tiebreak=turned)
+    with pytest.raises(InputError, match="tiebreak: its index has the labels of value"):
+        evaluate.ordering(truth, turned)
+    for values in ((truth, turned, truth), (truth, truth, turned)):
+        with pytest.raises(InputError, match=r"(second|truth): its index has the labels of first"):
+            evaluate.paired_bootstrap(evaluate.recall, *values, draws=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from noshadow import InputError, evaluate
@@ -39,9 +40,24 @@ def test_a_right_prediction_of_coins_has_a_small_error():
     [
         ([0.5, 0.6], [0.5], 2, "measured: shape"),
         ([0.5, 0.6], [0.5, 0.5], 3, "bins: expected from 1 to the number of records, 2"),
+        ([0.5, 0.6], [0.5, 0.5], 1.5, "bins: expected from 1 to the number of records, 2, got 1.5"),
         ([0.5, np.nan], [0.5, 0.5], 1, "NaN or infinite"),
+        (["low"], ["high"], 1, "predicted: expected numbers, got list"),
+        (pd.Series([0.5, 0.6]), pd.Series([0.5, 0.6])[::-1], 1, "measured: its index has the labels of predicted in"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(predicted, measured, bins, message):
     with pytest.raises(InputError, match=message):
         evaluate.reliability(predicted, measured, bins)
+
+
+def test_equal_predictions_are_of_no_order():
+    """A model that leaks nothing: every rate is that of a coin, and the records may be sorted by what was measured."""
+    generator = np.random.default_rng(2)
+    predicted = np.repeat([0.5, 0.7], [60, 40])
+    measured = np.concatenate([np.linspace(0.4, 0.6, 60), np.linspace(0.5, 0.9, 40)])
+    expected = evaluate.reliability(predicted, np.repeat([0.5, 0.7], [60, 40]))
+    for order in (np.arange(100), generator.permutation(100), np.arange(100)[::-1]):
+        found = evaluate.reliability(predicted[order], measured[order])
+        assert found.error == pytest.approx(expected.error, abs=1e-12)
+        assert found.measured == pytest.approx(expected.measured)

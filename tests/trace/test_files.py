@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import stat
 
 import numpy as np
@@ -270,6 +271,15 @@ def test_a_file_may_leave_out_the_second_name_of_a_shared_tensor():
     assert trace.n == N
 
 
+def test_checkpoints_with_an_infinite_mask_are_taken():
+    """−∞ where attention must not look is no sign of a training that diverged; NaN is."""
+    model, data = network(), records()
+    plain = Trace.from_checkpoints(model, [model.state_dict()], data)
+    model.register_buffer("mask", torch.full((3, 3), -torch.inf))
+    masked = Trace.from_checkpoints(model, [copy.deepcopy(model.state_dict())], data)
+    torch.testing.assert_close(masked.mean_outputs, plain.mean_outputs)
+
+
 def test_a_file_whose_rest_is_not_that_of_the_mean_outputs_is_refused():
     """Its checksum may be right: anybody can write one."""
     trace = Trace("softmax")
@@ -281,6 +291,17 @@ def test_a_file_whose_rest_is_not_that_of_the_mean_outputs_is_refused():
 
 
 @pytest.mark.parametrize(
+    "given", [{}, [1], {"arrays": {}}, {"arrays": {"average": 3}, "facts": {}}, {"w": torch.ones(2)}]
+)
+def test_a_state_dict_that_is_none_of_a_trace_is_refused(given):
+    trace = Trace("softmax")
+    trace.update(outputs=np.zeros((6, 3)), targets=np.arange(6) % 3)
+    with pytest.raises(InputError, match=r"^state_dict: it is not that of a trace; pass what"):
+        trace.load_state_dict(given)
+    assert trace.epochs == 1
+
+
+@pytest.mark.parametrize(
     ("facts", "arrays", "message"),
     [
         ({"epochs": -3}, {}, "its losses are not those of -3 epochs"),
@@ -289,6 +310,10 @@ def test_a_file_whose_rest_is_not_that_of_the_mean_outputs_is_refused():
         ({"stride": 0}, {}, "its losses are not those of 3 epochs"),
         ({"capacity": 2}, {}, "its losses are not those of 3 epochs"),
         ({"epochs": None}, {}, "what it holds is not complete"),
+        ({"head": "hinge"}, {}, "its head, or its label_smoothing, is none"),
+        ({"head": ["softmax"]}, {}, "its head, or its label_smoothing, is none"),
+        ({"label_smoothing": 3.0}, {}, "its head, or its label_smoothing, is none"),
+        ({"label_smoothing": float("nan")}, {}, "its head, or its label_smoothing, is none"),
         ({}, {"kept": None}, "what it holds is not complete .'kept'."),
         ({}, {"rest": None}, "what it holds is not complete .'rest'."),
         ({}, {"kept": np.zeros((0, 6), np.float32)}, "its losses are not those of 3 epochs"),

@@ -162,6 +162,15 @@ def test_an_epoch_that_is_recorded_twice_is_told_of(way):
         run([first, second, first])
 
 
+def test_outputs_that_are_twice_as_large_are_another_epoch():
+    """Logits that add up to nothing: their sum is the same in all epochs."""
+    outputs, trace = torch.tensor([[1.0, -1.0], [-2.0, 2.0]]), Trace()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NoshadowWarning)
+        for times in (1.0, 2.0, 3.0):
+            trace.update(outputs=times * outputs)
+
+
 def test_an_epoch_that_is_done_again_after_resuming_is_not_recorded_twice(tmp_path):
     trace, data = Trace("softmax"), records()
     trace.update(outputs=torch.zeros(N, M), targets=data.tensors[1])

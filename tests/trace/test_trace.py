@@ -302,6 +302,17 @@ def test_outputs_that_were_written_over_since_are_refused():
         score(layer, ["exposure"], trace)
 
 
+def test_losses_that_are_written_over_are_those_from_before():
+    """A loop over seeds fills one array: the trace of the first run became that of the second."""
+    layer, _ = make()
+    losses = np.random.default_rng(1).exponential(size=(4, layer.n))
+    for kind in (np.float64, np.float32, torch.Tensor):
+        given = torch.tensor(losses) if kind is torch.Tensor else losses.astype(kind)
+        trace = Trace.from_losses(given)
+        given[:] = 7.0
+        np.testing.assert_allclose(score(layer, ["mean_trace"], trace)["mean_trace"], losses.mean(0), rtol=1e-6)
+
+
 def test_smoothing_without_targets_is_refused():
     """The losses would be taken with the layer's, in silence."""
     with pytest.raises(InputError, match=r"^label_smoothing: without targets and head .* leave it out"):

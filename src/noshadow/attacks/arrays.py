@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from noshadow.errors import InputError, name_rows, warn_caller
-from noshadow.tensors import as_floats, as_tensor
+from noshadow.sources.rows import require_same_order
+from noshadow.tensors import as_floats, as_tensor, is_pandas
 
 __all__ = [
     "CHUNK_BYTES",
@@ -31,6 +32,7 @@ __all__ = [
     "one_thread",
     "require_choice",
     "require_finite",
+    "require_same_cells",
     "require_variety",
     "to_numpy",
 ]
@@ -79,6 +81,21 @@ def as_membership(membership: Any, n_models: int, n_records: int, fewest: int = 
     if n_models < fewest:
         raise InputError(f"membership: {n_models} models; an attack needs at least {fewest}, better 64 or more")
     return raw.to(torch.bool, copy=True)  # the result keeps it, whatever becomes of the caller's array
+
+
+def require_same_cells(signal: Any, membership: Any) -> None:
+    """Refuse frames of the same models and records in another order: cells pair by position, not by their labels."""
+    if not (is_pandas(signal) and is_pandas(membership)) or signal.shape != membership.shape or signal.ndim != 2:
+        return
+    require_same_order(signal, membership, "signal", "membership")
+    first, second = signal.columns, membership.columns
+    differ = (first != second).nonzero()[0]
+    if len(differ) and not len(first.symmetric_difference(second, sort=False)):
+        raise InputError(
+            f"membership: its columns have the labels of signal in another order, first in column {int(differ[0])} "
+            "(counted from 0); pass membership[signal.columns], or membership.to_numpy() where the columns do pair by "
+            "position"
+        )
 
 
 def attackable(inside: Tensor, fewest_in: int = 1, fewest_out: int = 1, remedy: str = "train more models") -> Tensor:

@@ -35,6 +35,7 @@ from noshadow.attacks.arrays import (
     column_chunks,
     one_thread,
     require_choice,
+    require_same_cells,
 )
 from noshadow.attacks.counterpart import counterparts
 from noshadow.attacks.result import AttackResult, conclude, undecided_elsewhere
@@ -149,6 +150,7 @@ def lira(
             "variant: 'offline' tests one direction; signals of members that move either way need "
             "'online' or 'offline_two_sided'"
         )
+    require_same_cells(signal, membership)
     x = as_models_by_records(signal, "signal", extra=True)
     n_models, n_records = x.shape[:2]
     inside = as_membership(membership, n_models, n_records).to(x.device)

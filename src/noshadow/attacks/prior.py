@@ -33,7 +33,15 @@ import numpy as np
 import torch
 from scipy import optimize, special, stats
 
-from noshadow.attacks.arrays import Bools, Floats, as_membership, as_models_by_records, require_choice, to_numpy
+from noshadow.attacks.arrays import (
+    Bools,
+    Floats,
+    as_membership,
+    as_models_by_records,
+    require_choice,
+    require_same_cells,
+    to_numpy,
+)
 from noshadow.attacks.gaussians import expected_accuracy
 from noshadow.errors import InputError, name_rows
 from noshadow.sources.rows import require_same_order
@@ -171,6 +179,7 @@ def with_prior(
     True
     """
     require_choice("members", members, ("higher", "lower"), "the way that a predicted shift points")
+    require_same_cells(signal, membership)
     x = as_models_by_records(signal, "signal")
     inside = to_numpy(as_membership(membership, x.shape[0], x.shape[1], fewest=2))
     if is_pandas(signal):

@@ -31,6 +31,7 @@ from noshadow.attacks.arrays import (
     column_chunks,
     one_thread,
     require_choice,
+    require_same_cells,
     require_variety,
     to_numpy,
 )
@@ -121,6 +122,7 @@ def rmia(
     require_choice("variant", variant, ("online", "offline"))
     _require_options(gamma, a, temperature)
     require_choice("scale", scale, ("logit", "log_probability"))
+    require_same_cells(signal, membership)
     x = as_models_by_records(signal, "signal")
     n_models, n_records = x.shape
     inside = as_membership(membership, n_models, n_records).to(x.device)

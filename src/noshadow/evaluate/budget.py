@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from noshadow.errors import InputError
+from noshadow.evaluate.arrays import as_booleans
 from noshadow.evaluate.ceilings import Bools, Floats, Measured, quietly
 from noshadow.evaluate.ranking import ordering, recall
 from noshadow.evaluate.targets import Metric
@@ -197,10 +198,10 @@ def _ranked(result: Measured) -> Floats:
 
 
 def _arrays(signal: Any, membership: Any, predicted: Any, members: Any) -> tuple[Floats, Bools, Floats, Bools]:
-    x, inside = np.asarray(signal, dtype=np.float64), _booleans(membership, "membership")
+    x, inside = np.asarray(signal, dtype=np.float64), as_booleans(membership, "membership")
     if x.ndim != 2 or x.shape != inside.shape:
         raise InputError(f"signal, membership: expected shape (K, N), models by records, got {x.shape}, {inside.shape}")
-    guess, masks = np.asarray(predicted, dtype=np.float64), _booleans(members, "members")
+    guess, masks = np.asarray(predicted, dtype=np.float64), as_booleans(members, "members")
     if masks.ndim != 2 or guess.shape != masks.shape or masks.shape[1] != x.shape[1]:
         raise InputError(
             f"predicted, members: expected shape (T, {x.shape[1]}), targets by records, got {guess.shape}, "
@@ -213,14 +214,6 @@ def _arrays(signal: Any, membership: Any, predicted: Any, members: Any) -> tuple
         target, row = np.argwhere(masks & ~np.isfinite(guess))[0]
         raise InputError(f"predicted: NaN or infinite for target {target}, row {row} (counted from 0), a member")
     return x, inside, guess, masks
-
-
-def _booleans(value: Any, name: str) -> Bools:
-    """Refuse what is neither True nor False, 1 nor 0: of −1 and 1 both would count as True."""
-    given = np.asarray(value)
-    if given.dtype != bool and not np.isin(given, (0, 1)).all():
-        raise InputError(f"{name}: expected booleans, got other values than 0 and 1; pass {name} == 1, or {name} > 0")
-    return given.astype(bool)
 
 
 def _counts(models: Sequence[int], n_models: int) -> tuple[int, ...]:

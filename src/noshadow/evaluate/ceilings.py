@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from noshadow.errors import InputError, NoshadowWarning
+from noshadow.evaluate.arrays import Bools, as_booleans
 from noshadow.evaluate.ranking import ordering, recall
 from noshadow.evaluate.replica import population_of
 from noshadow.evaluate.targets import Metric, Summary
@@ -37,7 +38,6 @@ __all__ = [
 ]
 
 Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 Models = npt.NDArray[np.intp]
 
 
@@ -284,7 +284,7 @@ def oracle(
     >>> perfect.mean > 0.7
     True
     """
-    x, inside = np.asarray(signal, dtype=np.float64), np.asarray(membership).astype(bool)
+    x, inside = np.asarray(signal, dtype=np.float64), as_booleans(membership, "membership")
     if inside.ndim != 2 or x.shape[:2] != inside.shape or x.ndim > 3 or 0 in x.shape:
         raise InputError(
             f"signal, membership: expected shapes (K, N) or (K, N, q), and (K, N), got {x.shape}, {inside.shape}"
@@ -350,7 +350,7 @@ def over_predictions(
     values = []
     for together in predictions:
         n_records = len(together[0].truth)
-        masks = np.ones((1, n_records), dtype=bool) if members is None else np.asarray(members, dtype=bool)
+        masks = np.ones((1, n_records), dtype=bool) if members is None else as_booleans(members, "members")
         if masks.ndim != 2 or masks.shape[1] != n_records:
             raise InputError(f"members: expected shape (T, {n_records}), targets by records, got {masks.shape}")
         values.append(

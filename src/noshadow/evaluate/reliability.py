@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from noshadow.errors import InputError
+from noshadow.evaluate.arrays import require_paired
 
 __all__ = ["Reliability", "reliability"]
+
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,8 @@ def reliability(predicted: Any, measured: Any, bins: int = 10) -> Reliability:
 
         \mathrm{error} = \frac1B \sum_{b=1}^{B} \left| \bar p_b - \bar m_b \right|
 
-    Averages over many records: the measured rate of one is a few coin flips of a few models.
+    Averages over many records: the measured rate of one is a few coin flips of a few models. Records of equal
+    prediction, such as coins, share their mean measured rate: no result depends on the order of the rows.
 
     Parameters
     ----------
@@ -63,14 +68,24 @@ def reliability(predicted: Any, measured: Any, bins: int = 10) -> Reliability:
     >>> reliability([0.5, 0.5, 0.9, 0.9], [0.4, 0.6, 0.8, 0.9], bins=2).error.__round__(3)
     0.025
     """
-    p, m = np.asarray(predicted, dtype=np.float64), np.asarray(measured, dtype=np.float64)
+    require_paired(predicted, measured, "predicted", "measured")
+    p, m = _rates(predicted, "predicted"), _rates(measured, "measured")
     if p.ndim != 1 or p.shape != m.shape:
         raise InputError(f"measured: shape {m.shape}, but predicted has {p.shape}; both need a rate per record, (n,)")
-    if not 1 <= bins <= len(p):
-        raise InputError(f"bins: expected from 1 to the number of records, {len(p)}, got {bins}")
+    if isinstance(bins, bool) or not isinstance(bins, (int, np.integer)) or not 1 <= bins <= len(p):
+        raise InputError(f"bins: expected from 1 to the number of records, {len(p)}, got {bins!r}")
     if not (np.isfinite(p).all() and np.isfinite(m).all()):
         raise InputError("predicted, measured: NaN or infinite; leave such records out")
     groups = np.array_split(np.argsort(p, kind="stable"), bins)
-    pairs = np.array([(p[group].mean(), m[group].mean()) for group in groups])
+    _, level, count = np.unique(p, return_inverse=True, return_counts=True)
+    shared = (np.bincount(level, m) / count)[level]
+    pairs = np.array([(p[group].mean(), shared[group].mean()) for group in groups])
     error = float(np.abs(pairs[:, 0] - pairs[:, 1]).mean())
     return Reliability(tuple(pairs[:, 0].tolist()), tuple(pairs[:, 1].tolist()), error)
+
+
+def _rates(values: Any, name: str) -> Floats:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}: expected numbers, got {type(values).__name__} ({error})") from None

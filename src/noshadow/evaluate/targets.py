@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from noshadow.errors import InputError
+from noshadow.evaluate.arrays import as_booleans, require_paired
 
 __all__ = ["Comparison", "Floats", "Metric", "Summary", "over_targets", "paired_bootstrap", "paired_difference"]
 
@@ -175,6 +176,8 @@ def paired_bootstrap(
         raise InputError(f"unit: {unit!r} is not one of 'records', 'targets'")
     if draws < 1 or not 0.0 < confidence < 1.0:
         raise InputError(f"draws, confidence: expected 1 or more and a probability, got {draws!r}, {confidence!r}")
+    for name, values in {"second": second, "truth": truth, "tiebreak": tiebreak}.items():
+        require_paired(first, values, "first", name)
     a = np.atleast_2d(np.asarray(first, dtype=np.float64))
     mask = np.ones(a.shape, dtype=bool) if members is None else members
     a, inside, target, breaks = _targets(a, mask, truth, tiebreak)
@@ -256,7 +259,7 @@ def _targets(
         raise InputError(
             f"scores: expected shape (T, N), targets by records, that of members, got {score.shape}, {inside.shape}"
         )
-    inside = inside.astype(bool)
+    inside = as_booleans(inside, "members")
     empty = np.flatnonzero(~inside.any(1))
     if len(empty):
         raise InputError(f"members: target {empty[0]} has none")

@@ -62,6 +62,8 @@ def require_classes(y: Tensor, n_classes: int, what: str = "") -> None:
     """Whole numbers 0 … n_classes − 1 in every entry."""
     if y.dtype == torch.bool:
         return
+    if not y.is_floating_point():  # in 8 bits 300 would be 44
+        y = y.to(torch.int64)
     inside = torch.isfinite(y) & (y >= 0) & (y < n_classes) & (y == y.floor())
     bad = (~inside).any(1).nonzero().flatten().tolist()
     if bad:

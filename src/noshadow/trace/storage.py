@@ -18,6 +18,7 @@ import torch
 
 from noshadow.artefact import Arrays, UnusableArtefact, read_artefact, write_artefact
 from noshadow.errors import FileError
+from noshadow.heads import HEADS
 from noshadow.trace.losses import AllLosses, Losses, RunningLosses
 from noshadow.trace.means import RunningMean
 from noshadow.trace.memory import Memory
@@ -127,6 +128,8 @@ def _require_consistent(memory: Memory, held: dict[str, torch.Tensor]) -> None:
 def _require_run(memory: Memory, held: dict[str, torch.Tensor]) -> None:
     """As many epochs as its losses are of, and numbers in all of them."""
     losses, epochs = memory.losses, memory.epochs
+    if memory.head not in (None, *HEADS) or not 0.0 <= memory.label_smoothing <= 1.0:
+        raise FileError("trace: its head, or its label_smoothing, is none; the file is damaged")
     whole = epochs == 0 if memory.n is None else epochs > 0
     if isinstance(losses, RunningLosses):
         whole = whole and losses.stride > 0 and losses.capacity > 1

@@ -20,7 +20,7 @@ from noshadow.files import check_output
 from noshadow.heads import make_head
 from noshadow.layer import LastLayer
 from noshadow.objective import Objective
-from noshadow.tensors import as_tensor
+from noshadow.tensors import as_floats, as_tensor
 from noshadow.trace.arrays import mean_of_epochs, memory_of_losses, read_epochs, require_unchanged
 from noshadow.trace.asking import Seen, asked_of_trace, checked, known_by
 from noshadow.trace.binding import losses_for, require_bound
@@ -207,7 +207,7 @@ class Trace(Remembered):
 
     @classmethod
     def from_losses(cls, losses: Any, mean_outputs: Any = None) -> Trace:
-        """From the losses after each epoch and, where they were kept, the mean outputs.
+        """From the losses after each epoch and, where they were kept, the mean outputs; both are copied.
 
         Parameters
         ----------
@@ -226,7 +226,8 @@ class Trace(Remembered):
         >>> noshadow.Trace.from_losses([[2.0, 1.0], [1.0, 0.5]]).mean_loss.tolist()
         [1.5, 0.75]
         """
-        return cls()._with(memory_of_losses(losses, mean_outputs))
+        kept = as_floats(losses, "trace").clone()  # a training loop may write over its own
+        return cls()._with(memory_of_losses(kept, mean_outputs))
 
     @classmethod
     def from_outputs(
@@ -349,8 +350,12 @@ class Trace(Remembered):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from what ``state_dict`` gave, in place of what this trace holds."""
-        arrays = {name: np.asarray(value.cpu()) for name, value in state_dict["arrays"].items()}
-        self._resumed(memory_of(arrays, state_dict["facts"]))
+        try:
+            arrays = {name: np.asarray(value.cpu()) for name, value in state_dict["arrays"].items()}
+            facts = dict(state_dict["facts"])
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise InputError("state_dict: it is not that of a trace; pass what Trace.state_dict() gave") from None
+        self._resumed(memory_of(arrays, facts))
 
     def _resumed(self, memory: Memory) -> None:
         """Take over what was kept; refused where it was recorded with another loss than this one is for."""
@@ -372,7 +377,7 @@ class Trace(Remembered):
         The only place where a trace and a layer meet.
         """
         if not isinstance(value, Trace):
-            return cls.from_losses(losses_for(value, layer))
+            return cls()._with(memory_of_losses(losses_for(value, layer), None))
         value._require_no_batches()
         require_bound(value._memory, value._unread, layer)
         if value._unread is None or value.losses is not None:

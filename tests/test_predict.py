@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from scipy import integrate, optimize, stats
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 
 import noshadow
 from noshadow import InputError, LastLayer, Trace, attacks, score
@@ -726,6 +726,41 @@ def test_trained_features_are_those_whose_gap_is_more_than_three_standard_errors
     shift = margin.mean() - others.mean() - errors * error
     values = {"signal_shift": np.full(count, shift)}
     assert learned_features(layer, values, (others * (2 * labels - 1), labels)) == learned
+
+
+@pytest.mark.parametrize(("errors", "learned"), [(0.0, False), (2.5, False), (-2.5, False), (4.0, True), (-4.0, True)])
+@pytest.mark.parametrize(("count", "held"), [(400, 100), (60, 3000)])
+def test_features_of_a_regression_are_trained_where_residuals_without_the_record_are_not_those_of_others(
+    errors, learned, count, held
+):
+    """Those without the record by refitting n times."""
+    generator = np.random.default_rng(7)
+    x = generator.normal(size=(count, 4))
+    y = x @ generator.normal(size=4) + generator.normal(size=count)
+    without = np.array(
+        [abs(y[i] - x[i] @ np.linalg.lstsq(np.delete(x, i, 0), np.delete(y, i), rcond=None)[0]) for i in range(count)]
+    )
+    layer = LastLayer(x, x @ np.linalg.lstsq(x, y, rcond=None)[0], y, "squared", bias=False)
+    values = {name: noshadow.score(layer, scores=[name])[name].to_numpy() for name in ("loss", "signal_shift")}
+    others = 0.2 * np.abs(generator.normal(size=held))
+    others += without.mean() - others.mean()
+    error = np.sqrt(without.var() / count + others.var() / held)
+    signs = generator.choice([-1.0, 1.0], size=held)
+    assert learned_features(layer, values, (signs * (others + errors * error), np.zeros(held))) == learned
+
+
+def test_held_out_records_leave_a_linear_regression_its_own_law():
+    """They were taken for those of a network, whose law made coins of all members where the gap is within chance."""
+    generator = np.random.default_rng(8)
+    x = generator.normal(size=(400, 10))
+    y = x @ generator.normal(size=10) + generator.normal(size=400)
+    model = LinearRegression().fit(x[:300], y[:300])
+    alone, beside = (
+        noshadow.audit(model, (x[:300], y[:300]), held_out=held).table["attack_accuracy"]
+        for held in (None, (x[300:], y[300:]))
+    )
+    assert alone.mean() > 0.52
+    np.testing.assert_array_equal(beside, alone)
 
 
 def test_records_of_no_exposure_do_not_make_coins_of_the_others():

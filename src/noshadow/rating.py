@@ -129,13 +129,15 @@ def require_members(layer: LastLayer) -> None:
 
 def learned_features(layer: LastLayer, values: dict[str, Any], held_out: Any) -> bool:
     """Held-out records differ by more than the head alone explains: its features were trained on the members."""
-    if held_out is None or not layer.kind.classifies:
-        return held_out is not None
+    if held_out is None:
+        return False
     others = HeldOut.of(layer.kind, *_pair(held_out))
-    phi = _statistic_of(layer)
-    gap = phi.mean() - others.statistic.mean()
-    error = math.hypot(phi.std() / math.sqrt(len(phi)), others.statistic.std() / math.sqrt(len(others.statistic)))
-    return bool(abs(gap - values["signal_shift"].mean()) > 3.0 * error)
+    if layer.kind.classifies:
+        without, theirs = _statistic_of(layer) - values["signal_shift"].mean(), others.statistic
+    else:  # residuals without the record, as far off as those of others are; means of sizes, as the law takes them
+        without, theirs = np.sqrt(values["loss"] + values["signal_shift"]), others.loss
+    error = math.hypot(without.std() / math.sqrt(len(without)), theirs.std() / math.sqrt(len(theirs)))
+    return bool(abs(without.mean() - theirs.mean()) > 3.0 * error)
 
 
 def _statistic_of(layer: LastLayer) -> Any:

@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 _CHUNK = 65_536  # records at a time
-# what rates are made of, whatever the law, and what is asked of a head before
+# the scores that rates are made of, whatever the law: of a network, and of a converged head on fixed features
 _OF_CALIBRATED = ("exposure", "leverage", "loss")
 _OF_CONVERGED = ("leverage", "loss", "influence", "newton", "signal_shift", "signal_variance")
 _SMALLEST = 1e-100  # spread

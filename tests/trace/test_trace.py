@@ -317,3 +317,9 @@ def test_smoothing_without_targets_is_refused():
     """The losses would be taken with the layer's, in silence."""
     with pytest.raises(InputError, match=r"^label_smoothing: without targets and head .* leave it out"):
         Trace.from_outputs(np.zeros((2, 4, 3)), label_smoothing=0.1)
+
+
+def test_a_trace_says_in_words_what_it_holds():
+    assert repr(Trace()) == "Trace(0 epochs)"
+    assert repr(Trace.from_outputs(np.zeros((1, 3, 2)))) == "Trace(1 epoch, 3 records, mean_outputs)"
+    assert repr(Trace.from_losses(np.ones((2, 3)))) == "Trace(2 epochs, 3 records, losses)"

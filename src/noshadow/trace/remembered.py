@@ -65,6 +65,7 @@ class Remembered:
         return replace(records, outputs=self.mean_outputs[records.rows].to(records.outputs))
 
     def __repr__(self) -> str:
+        epochs = "1 epoch" if self.epochs == 1 else f"{self.epochs} epochs"
         shape = "" if self.n is None else f", {self.n} records"
         known = [name for name in ("mean_outputs", "losses") if getattr(self, name) is not None]
-        return f"{type(self).__name__}({self.epochs} epochs{shape}{''.join(f', {name}' for name in known)})"
+        return f"{type(self).__name__}({epochs}{shape}{''.join(f', {name}' for name in known)})"

@@ -512,6 +512,8 @@ def test_spread_is_the_root_mean_square_over_two():
         ({"spread": (1.0, 1.0)}, "spread: how far records move is scaled by gap= or held_out="),
         ({"held_out": (np.zeros((5, 3)), np.zeros(5, int))}, "held_out: 5 records say too little; pass 20 or more"),
         ({"spread": 1.0, "gap": 1.0}, "spread: expected two numbers"),
+        ({"spread": (True, True), "gap": 1.0}, "spread: expected two numbers"),
+        ({"spread": (1.0, 1.0), "gap": True}, "gap: expected a number"),
         ({"gap": 1.0}, "gap: it scales the predicted rates"),
         ({"spread": (1.0, 1.0), "gap": float("nan")}, "gap: expected a number"),
         ({"held_out": [1, 2, 3]}, r"held_out: expected \(outputs, targets\)"),

@@ -64,7 +64,8 @@ def read_spreads(spread: Any, gap: Any, held_out: Any) -> tuple[float, float] | 
     """The two spreads, checked."""
     if gap is not None and held_out is not None:
         raise InputError("gap: held_out= says it; pass one of the two")
-    if gap is not None and not (isinstance(gap, (int, float, np.floating, np.integer)) and math.isfinite(gap)):
+    real = isinstance(gap, (int, float, np.floating, np.integer)) and not isinstance(gap, bool)
+    if gap is not None and not (real and math.isfinite(gap)):
         raise InputError(f"gap: expected a number, mean statistic of members minus that of others, got {gap!r}")
     if spread is None:
         if gap is not None:
@@ -73,7 +74,7 @@ def read_spreads(spread: Any, gap: Any, held_out: Any) -> tuple[float, float] | 
     try:
         if isinstance(spread, (str, bytes, Mapping, Set)):  # which have no order, or are no numbers
             raise TypeError
-        inside, outside = (float(value) for value in spread)
+        inside, outside = (float(value) for value in spread if not isinstance(value, (bool, np.bool_)))
     except (TypeError, ValueError):
         raise InputError(f"spread: expected two numbers, of members and of held-out records, got {spread!r}") from None
     if not all(_SMALLEST < value < 1.0 / _SMALLEST for value in (inside, outside)):

@@ -344,6 +344,28 @@ def test_a_part_of_the_directions_is_close_and_its_systems_are_exact(kind, ridge
     torch.testing.assert_close(leftover, torch.cat([chunk.leftover for chunk in exact.chunks()]), rtol=1e-2, atol=2e-3)
 
 
+@pytest.mark.parametrize("penalize_bias", [True, False])
+@pytest.mark.parametrize("thin", [False, True])
+def test_a_part_of_the_directions_knows_a_converged_head_of_fewer_records_than_columns(
+    penalize_bias, thin, monkeypatch
+):
+    """Any bias gives its outputs then; the one of the least penalty is that of the fit, in closed form here."""
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(30, 50)) * (rng.uniform(size=(30, 50)) < 0.3) + 0.5, rng.normal(size=30) + 4.0
+    design = np.hstack([x, np.ones((30, 1))])
+    penalty = np.diag([2.0] * 50 + [2.0 * penalize_bias])
+    z = design @ np.linalg.solve(2.0 * design.T @ design + penalty, 2.0 * design.T @ y)
+    layer = LastLayer(sparse.csr_matrix(x) if thin else x, z, y, "squared", 2.0, penalize_bias=penalize_bias)
+    monkeypatch.setattr(kronecker, "kronecker_memory", lambda size: 1e9)
+    part = kronecker.kronecker_curvature(layer, 4.0)
+    assert part.basis.rest is not None
+    scale = np.linalg.norm(y)
+    assert part.stationarity.decrement < 1e-6 * scale
+    assert part.stationarity.best_ridge == pytest.approx(2.0, rel=1e-6)
+    leftover = torch.cat([chunk.leftover for chunk in part.chunks()])
+    assert float(leftover.abs().max()) < 1e-6 * scale
+
+
 def test_a_ridge_that_outweighs_the_data_is_all_that_a_part_of_the_directions_sees(monkeypatch):
     """Along every direction, those that are left out too: A is then ‖x̃‖²/Λ, whatever the records are."""
     layer = sparse_layer("softmax", n=60, p=24, ridge=1e8)[True]

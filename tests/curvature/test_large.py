@@ -163,6 +163,31 @@ def test_exact_where_it_says_so_and_close_elsewhere(method, kind, ridge, penaliz
     assert found.rank == (4 if ugly == "deficient" else 6)
 
 
+@pytest.mark.parametrize("method", ["blocks", "kronecker"])
+@pytest.mark.parametrize("apart", [300.0, 400.0, 700.0])
+def test_outputs_hundreds_apart_have_scores_next_to_nothing(method, apart):
+    """A pull of e⁻⁴⁰⁰ is a number and its square is none; those of other records are what they are without it."""
+    layer, rows = make("softmax"), np.array([7, 30])
+
+    def moved(by):
+        z = layer.outputs.numpy().copy()
+        z[rows, layer.targets.numpy()[rows]] += by
+        return LastLayer(layer.features, z, layer.targets, ridge=0.7)
+
+    far = moved(apart)
+    found, near = (pd.DataFrame(score_by(build_curvature(one, method)), columns=CURVED) for one in (far, moved(100.0)))
+    assert (found.iloc[rows].to_numpy() < 1e-100).all()
+    pd.testing.assert_frame_equal(found.drop(index=rows), near.drop(index=rows), rtol=1e-9, atol=0.0)
+    chunks = list(build_curvature(far, method).chunks())
+    first, pull = (
+        torch.cat(parts)
+        for parts in zip(*((one.first_order_shift(one.records.pull), one.records.pull) for one in chunks), strict=True)
+    )
+    assert (
+        first[rows].abs().amax(1) > 1e-3 * pull[rows].abs().amax(1)
+    ).all()  # A is what it is, however small the pull
+
+
 @pytest.mark.parametrize("method", ["blocks", "kronecker", "iterative"])
 @pytest.mark.parametrize("kind", ["squared", "labels", "softmax"])
 def test_a_record_that_decides_its_own_fit_is_flagged_and_finite(method, kind):

@@ -229,7 +229,7 @@ def test_shards_of_other_widths_types_and_columns(tmp_path, kind):
         r"'features' with 3 numbers of type float32 .* 'features' with 4 numbers": (x[:, :3], z, y),
         r"'features' with 4 numbers of type float64 .* float32": (x.astype(np.float64), z, y),
         r"'outputs' with 2 numbers": (x, z[:, :2], y),
-        r"'targets' with a number of type int32": (x, z, y.astype(np.int32)),
+        r"'targets' with a number of type int32 .* saved with arrays of one width and type": (x, z, y.astype(np.int32)),
         r"'sample_weight' with a number of type float64 per record, .* no 'sample_weight'": (x, z, y, np.ones(60)),
     }
     for k, (message, case) in enumerate(cases.items(), 1):

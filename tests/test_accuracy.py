@@ -205,6 +205,9 @@ def test_what_is_said_of_the_top_is_of_the_top():
     assert found.top == found.sampled == 100
     assert found.top_error == pytest.approx(np.median(error[highest[:100]]), rel=1e-4)
     assert abs(found.top_error - found.median_error) > 1e-3
+    sampled = error[np.random.default_rng(0).choice(400, size=100, replace=False)]
+    assert found.median_error == pytest.approx(np.median(sampled), rel=1e-4)
+    assert found.error_95 == pytest.approx(np.quantile(sampled, 0.95), rel=1e-4)
     best = sorted(highest[:100], key=lambda row: -exact[row])[:50]
     assert found.top_kept == len(set(best) & set(highest[:50])) / 50
     assert found.top_share == 50 / 400
@@ -239,6 +242,9 @@ def test_how_many_records_are_checked():
     assert records_to_check(small) == records_to_check(large) == 100
     huge = dataclasses.replace(small, n=10_000_000, columns=50_000, outputs=1000)
     assert records_to_check(huge) == 3  # one says nothing of a median, and three take a while
+    some = dataclasses.replace(small, n=1_000_000, columns=100, outputs=10)
+    assert records_to_check(some) == 25  # as many at the top, 20 steps each, of 4 n P m operations: 4·10¹² in all
+    assert records_to_check(some, systems=3) == 8
 
 
 def test_answers_that_did_not_converge_are_counted_and_told(monkeypatch):

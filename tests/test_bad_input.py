@@ -272,6 +272,77 @@ def test_masked_and_complex_entries_are_refused_and_not_dropped():
             LastLayer(values, z, y)
 
 
+def counted_from_one(form):
+    """A sparse table whose columns are counted from 1, as files of LIBSVM have them: its libraries take it as it is."""
+    table = sparse.csr_matrix(np.eye(6)[:, :4] + np.eye(6)[:, ::-1][:, :4])
+    rows, columns, values = np.repeat(np.arange(6), np.diff(table.indptr)), table.indices + 1, table.data
+    if form == "scipy csr":
+        return sparse.csr_matrix((values, columns, table.indptr), shape=(6, 4))
+    if form == "scipy csc":
+        return sparse.csr_matrix((values, columns, table.indptr), shape=(6, 4)).T
+    if form == "torch csr":
+        crow = torch.tensor(table.indptr)
+        return torch.sparse_csr_tensor(
+            crow, torch.tensor(columns), torch.tensor(values), (6, 4), check_invariants=False
+        )
+    places = torch.tensor(np.stack((rows, columns)))
+    return torch.sparse_coo_tensor(places, torch.tensor(values), (6, 4), check_invariants=False)
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        (
+            "scipy csr",
+            r"features: an entry in rows 2, 3 \(counted from 0\) .* has number 4 among its 4 columns",
+        ),
+        ("scipy csc", r"features: an entry in the sparse table has number 4 among its 4 rows, .* subtract 1"),
+        (
+            "torch csr",
+            r"features: an entry in rows 2, 3 \(counted from 0\) .* has number 4 among its 4 columns",
+        ),
+        (
+            "torch coo",
+            r"features: an entry in rows 2, 3 \(counted from 0\) .* has number 4 among its 4 columns",
+        ),
+    ],
+)
+def test_sparse_entries_outside_of_the_table_are_refused_not_read(form, message):
+    """Products would read the memory beside the table: numbers that mean nothing, or the end of the process."""
+    x = counted_from_one(form)
+    with pytest.raises(InputError, match=message):
+        LastLayer(x, np.zeros((x.shape[0], 2)), np.arange(x.shape[0]) % 2)
+
+
+def test_starts_of_sparse_rows_that_do_not_rise_are_refused():
+    table = sparse.csr_matrix(np.eye(6)[:, :4])
+    table.indptr[2] = 5
+    crow, columns = torch.tensor(table.indptr), torch.tensor(table.indices)
+    both = torch.sparse_csr_tensor(crow, columns, torch.tensor(table.data), (6, 4), check_invariants=False)
+    for x in (table, both):
+        with pytest.raises(InputError, match=r"^features: the starts of its sparse rows do not rise from 0"):
+            LastLayer(x, np.zeros((6, 2)), np.arange(6) % 2)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_sparse_tables_of_blocks_and_of_some_rows_are_the_dense_ones():
+    x = np.random.default_rng(0).normal(size=(6, 4)) * (np.arange(24).reshape(6, 4) % 3 > 0)
+    dense = torch.tensor(x)
+    tables = (dense.to_sparse_bsr((2, 2)), dense.to_sparse_bsc((3, 2)), dense.to_sparse(1), dense.to_sparse_csc())
+    for table in (*tables, sparse.bsr_matrix(x, blocksize=(3, 2))):
+        layer = LastLayer(table, np.zeros((6, 2)), np.arange(6) % 2)
+        np.testing.assert_array_equal(layer.records(slice(0, 6)).design.numpy()[:, :4], x)
+
+
+def test_sparse_outputs_and_targets_are_refused_with_the_remedy():
+    x, z, hot = np.eye(4), np.eye(4)[:, :2] * 2.0, np.eye(2)[[0, 1, 0, 1]]
+    for table, remedy in ((sparse.csr_matrix, "toarray"), (lambda array: torch.tensor(array).to_sparse(), "to_dense")):
+        with pytest.raises(InputError, match=rf"^outputs: expected a dense array, got .* pass outputs\.{remedy}\(\)"):
+            LastLayer(x, table(z), [0, 1, 0, 1])
+        with pytest.raises(InputError, match=rf"^targets: expected a dense array, got .* pass targets\.{remedy}\(\)"):
+            LastLayer(x, z, table(hot))
+
+
 def test_sparse_tables_of_any_number_become_floats():
     x, z, y = np.eye(3), np.zeros((3, 2)), np.array([0, 1, 0])
     whole = torch.eye(3, dtype=torch.int64).to_sparse()

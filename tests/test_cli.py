@@ -10,10 +10,12 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from noshadow import Audit, LastLayer, Trace, audit, score
 from noshadow.cli import app
+from noshadow.curvature import CURVATURES
 
 
 class Result(NamedTuple):
@@ -70,6 +72,13 @@ def test_score_reads_an_npz(archive, tmp_path):
     shown = json.loads(run("score", archive, "--json", "--full-step", "--no-bias").stdout)
     assert shown["metadata"]["bias"] is False
     assert shown["metadata"]["full_step"] is True
+
+
+@pytest.mark.parametrize("command", ["score", "audit"])
+def test_the_help_names_every_curvature(command):
+    (option,) = [one for one in get_command(app).commands[command].params if one.name == "curvature"]
+    names = ", ".join(name.replace("dense", "dense (exact)") for name in CURVATURES)
+    assert option.help.startswith(f"{names}, or auto")
 
 
 def test_score_takes_a_curvature_and_refines(archive):

@@ -21,7 +21,7 @@ PAGE = ROOT / "docs" / "architecture.md"
 START, END = "<!-- graph:start -->", "<!-- graph:end -->"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("_version", "errors", "import_paths", "origin", "progress", "schemas", "sparse", "spread_sources", "triangles"),
+    ("_version", "errors", "import_paths", "origin", "progress", "schemas", "spread_sources", "triangles"),
     (
         "noshadow",
         "bands",
@@ -34,6 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "optimizers",
         "packed",
         "ray_cluster",
+        "sparse",
         "tensors",
     ),
     ("weights",),

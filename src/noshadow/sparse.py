@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from noshadow.errors import InputError, name_rows
+
 __all__ = ["SparseRows", "as_csr", "csr_of", "csr_rows"]
 
 
@@ -85,21 +87,33 @@ class SparseRows:
         return torch.cat([sums, sums.new_tensor([float(len(self))])]) if self.bias else sums
 
 
-def as_csr(values: Any) -> Tensor | None:
+def as_csr(values: Any, name: str = "features") -> Tensor | None:
     """A SciPy or torch sparse table as torch CSR, in its own precision; None where it is not sparse.
 
-    Integers, booleans and what torch has no type for become float64; complex numbers stay what they are.
+    Integers, booleans and what torch has no type for become float64; complex numbers stay what they are. Tables whose
+    entries lie outside of them are refused: neither library looks for that where it makes them, and products would read
+    the memory beside.
     """
     if isinstance(values, Tensor):
         if values.layout == torch.strided:
             return None
+        _require_table(name, tuple(values.shape))
+        if (
+            values.layout == torch.sparse_coo and values.sparse_dim() != 2
+        ):  # rows that are dense, of which some are there
+            values = values.to_dense().to_sparse()
+        _require_places(name, *_torch_places(values))
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-            table = _in_order(values.detach().cpu().to_sparse_csr())
+            plain = values.detach().cpu()  # of blocks torch makes no compressed rows in one step
+            blocked = plain.layout in (torch.sparse_bsr, torch.sparse_bsc)
+            table = _in_order((plain.to_sparse() if blocked else plain).to_sparse_csr())
             return table if table.is_floating_point() or table.is_complex() else table.to(torch.float64)
     known = sys.modules.get("scipy.sparse")  # where it was never imported, nothing is of its kind
     if known is None or not known.issparse(values):
         return None
+    _require_table(name, tuple(cast(Any, values).shape))
+    _require_places(name, *_scipy_places(values))
     sorted_ = cast(Any, values).tocsr().copy()
     sorted_.sum_duplicates()
     data = sorted_.data
@@ -111,6 +125,65 @@ def as_csr(values: Any) -> Tensor | None:
         torch.from_numpy(np.ascontiguousarray(data)),
         sorted_.shape,
     )
+
+
+_Places = tuple[Any, Any, Any, tuple[int, int]]
+"""Of the entries, or blocks of them: the starts of the rows or columns that are compressed (None: there are none), the
+rows and the columns (None: those that are compressed), and how many of each there are."""
+
+
+def _torch_places(values: Tensor) -> _Places:
+    if values.layout == torch.sparse_coo:
+        row, column = values._indices()
+        return None, row, column, (values.shape[0], values.shape[1])
+    blocks = values.values().shape[1:3] if values.layout in (torch.sparse_bsr, torch.sparse_bsc) else (1, 1)
+    count = values.shape[0] // blocks[0], values.shape[1] // blocks[1]
+    if values.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return values.crow_indices(), None, values.col_indices(), count
+    return values.ccol_indices(), values.row_indices(), None, count
+
+
+def _scipy_places(values: Any) -> _Places:
+    rows, columns = values.shape
+    if values.format == "coo":
+        return None, values.row, values.col, (rows, columns)
+    if values.format in ("csr", "bsr"):
+        high, wide = values.blocksize if values.format == "bsr" else (1, 1)
+        return values.indptr, None, values.indices, (rows // high, columns // wide)
+    if values.format == "csc":
+        return values.indptr, values.indices, None, (rows, columns)
+    return None, None, None, (rows, columns)  # the others find the places themselves
+
+
+def _require_table(name: str, shape: tuple[int, ...]) -> None:
+    if len(shape) != 2:
+        raise InputError(f"{name}: expected shape (n, p), got {shape}")
+
+
+def _require_places(name: str, starts: Any, rows: Any, columns: Any, count: tuple[int, int]) -> None:
+    if starts is not None:
+        starts = torch.as_tensor(starts)
+        held = len(columns if rows is None else rows)
+        if int(starts[0]) != 0 or bool((starts.diff() < 0).any()) or int(starts[-1]) > held:
+            raise InputError(
+                f"{name}: the starts of its sparse {'rows' if rows is None else 'columns'} do not rise from 0 to the "
+                f"number of entries, {held}; make the table anew"
+            )
+    for what, places, most in (("rows", rows, count[0]), ("columns", columns, count[1])):
+        if places is None:
+            continue
+        given = torch.as_tensor(places)[: None if starts is None else int(starts[-1])]  # SciPy may hold more than count
+        bad = ((given < 0) | (given >= most)).nonzero().flatten()
+        if not len(bad):
+            continue
+        where = ""
+        if what == "columns":
+            own = torch.searchsorted(starts, bad, right=True) - 1 if rows is None else torch.as_tensor(rows)[bad]
+            where = f"{name_rows(torch.unique(own).tolist())} (counted from 0) of "
+        raise InputError(
+            f"{name}: an entry in {where}the sparse table has number {int(given[bad[0]])} among its {most} {what}, "
+            f"which are counted from 0; subtract 1 where they are counted from 1, or make the table larger"
+        )
 
 
 def _in_order(table: Tensor) -> Tensor:

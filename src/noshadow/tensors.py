@@ -20,8 +20,19 @@ def is_pandas(values: Any) -> bool:
     return pandas is not None and isinstance(values, (pandas.DataFrame, pandas.Series))
 
 
+def _dense_remedy(values: Any) -> str | None:
+    """How to make a dense array of one that is sparse; None: it is not."""
+    if isinstance(values, Tensor):
+        return ".to_dense()" if values.layout != torch.strided else None
+    known = sys.modules.get("scipy.sparse")
+    return ".toarray()" if known is not None and known.issparse(values) else None
+
+
 def as_tensor(values: Any, name: str) -> Tensor:
     """NumPy, pandas, torch or nested lists as a detached tensor on the CPU or a CUDA device."""
+    remedy = _dense_remedy(values)
+    if remedy is not None:
+        raise InputError(f"{name}: expected a dense array, got a sparse one; pass {name}{remedy}")
     if isinstance(values, Tensor):
         tensor = values.detach()
         if tensor.is_meta:

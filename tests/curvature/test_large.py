@@ -163,6 +163,31 @@ def test_exact_where_it_says_so_and_close_elsewhere(method, kind, ridge, penaliz
     assert found.rank == (4 if ugly == "deficient" else 6)
 
 
+@pytest.mark.parametrize("method", ["blocks", "kronecker"])
+@pytest.mark.parametrize("apart", [300.0, 400.0, 700.0])
+def test_outputs_hundreds_apart_have_scores_next_to_nothing(method, apart):
+    """A pull of e⁻⁴⁰⁰ is a number and its square is none; those of other records are what they are without it."""
+    layer, rows = make("softmax"), np.array([7, 30])
+
+    def moved(by):
+        z = layer.outputs.numpy().copy()
+        z[rows, layer.targets.numpy()[rows]] += by
+        return LastLayer(layer.features, z, layer.targets, ridge=0.7)
+
+    far = moved(apart)
+    found, near = (pd.DataFrame(score_by(build_curvature(one, method)), columns=CURVED) for one in (far, moved(100.0)))
+    assert (found.iloc[rows].to_numpy() < 1e-100).all()
+    pd.testing.assert_frame_equal(found.drop(index=rows), near.drop(index=rows), rtol=1e-9, atol=0.0)
+    chunks = list(build_curvature(far, method).chunks())
+    first, pull = (
+        torch.cat(parts)
+        for parts in zip(*((one.first_order_shift(one.records.pull), one.records.pull) for one in chunks), strict=True)
+    )
+    assert (
+        first[rows].abs().amax(1) > 1e-3 * pull[rows].abs().amax(1)
+    ).all()  # A is what it is, however small the pull
+
+
 @pytest.mark.parametrize("method", ["blocks", "kronecker", "iterative"])
 @pytest.mark.parametrize("kind", ["squared", "labels", "softmax"])
 def test_a_record_that_decides_its_own_fit_is_flagged_and_finite(method, kind):
@@ -342,6 +367,28 @@ def test_a_part_of_the_directions_is_close_and_its_systems_are_exact(kind, ridge
     assert part.stationarity.decrement == pytest.approx(exact.stationarity.decrement, rel=1e-2)
     leftover = torch.cat([chunk.leftover for chunk in part.chunks()])
     torch.testing.assert_close(leftover, torch.cat([chunk.leftover for chunk in exact.chunks()]), rtol=1e-2, atol=2e-3)
+
+
+@pytest.mark.parametrize("penalize_bias", [True, False])
+@pytest.mark.parametrize("thin", [False, True])
+def test_a_part_of_the_directions_knows_a_converged_head_of_fewer_records_than_columns(
+    penalize_bias, thin, monkeypatch
+):
+    """Any bias gives its outputs then; the one of the least penalty is that of the fit, in closed form here."""
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(30, 50)) * (rng.uniform(size=(30, 50)) < 0.3) + 0.5, rng.normal(size=30) + 4.0
+    design = np.hstack([x, np.ones((30, 1))])
+    penalty = np.diag([2.0] * 50 + [2.0 * penalize_bias])
+    z = design @ np.linalg.solve(2.0 * design.T @ design + penalty, 2.0 * design.T @ y)
+    layer = LastLayer(sparse.csr_matrix(x) if thin else x, z, y, "squared", 2.0, penalize_bias=penalize_bias)
+    monkeypatch.setattr(kronecker, "kronecker_memory", lambda size: 1e9)
+    part = kronecker.kronecker_curvature(layer, 4.0)
+    assert part.basis.rest is not None
+    scale = np.linalg.norm(y)
+    assert part.stationarity.decrement < 1e-6 * scale
+    assert part.stationarity.best_ridge == pytest.approx(2.0, rel=1e-6)
+    leftover = torch.cat([chunk.leftover for chunk in part.chunks()])
+    assert float(leftover.abs().max()) < 1e-6 * scale
 
 
 def test_a_ridge_that_outweighs_the_data_is_all_that_a_part_of_the_directions_sees(monkeypatch):

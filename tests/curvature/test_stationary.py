@@ -14,6 +14,7 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from noshadow import LastLayer, NoshadowWarning, audit, score
+from noshadow.curvature.stationary import Fit
 from noshadow.diagnostics import concerns
 from noshadow.scoring import score_with_diagnostics
 
@@ -273,3 +274,20 @@ def test_a_ridge_that_is_too_small_is_told_of_on_stronger_evidence_than_one_that
     layer = LastLayer(x, z, y, head, times * ridge, penalize_bias=False)
     found = replace(score_with_diagnostics(layer)[1], best_ridge=ridge, best_ridge_leaves=leaves)
     assert len([note for note in concerns(layer, found) if note.startswith("ridge")]) == notes
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "covers_bias"),
+    [(0.9, 0.05, False), (0.9, 0.2, True), (0.15, 0.09, True), (1e-3, 1e-4, False)],
+)
+def test_a_ridge_of_the_other_kind_is_told_where_it_explains_the_gradient_and_this_one_does_not(
+    own, other, covers_bias, monkeypatch
+):
+    """A fifth of the gradient that is left explains nothing, nor does a share that is hardly the smaller."""
+    layer = LastLayer(np.eye(4)[:, :3], np.zeros(4), np.zeros(4), "squared", 1.0)
+    fit = object.__new__(Fit)
+    fit._layer = layer
+    shares = {True: (2.0, own), False: (3.0, other)}
+    monkeypatch.setattr(Fit, "_ridge_of_kind", lambda self, theta, penalize_bias: shares[penalize_bias])
+    ridge, share = shares[covers_bias]
+    assert fit._best_ridge(torch.zeros(4, 1)) == (ridge, share, covers_bias)

@@ -126,6 +126,24 @@ def test_files_of_other_names_are_not_taken_for_shards_by_their_numbers(tmp_path
     assert LastLayer.open([tmp_path / "train-0.parquet", tmp_path / "train-1.parquet"]).n == 120
 
 
+@pytest.mark.parametrize(
+    "names", [("epoch3-shard-0", "epoch2-shard-1"), ("epoch3-0-of-2", "epoch2-1-of-2"), ("2024-02-01", "2024-01-02")]
+)
+def test_shards_of_two_runs_are_not_taken_for_one_by_their_last_numbers(tmp_path, names):
+    for name in names:
+        write(tmp_path / name, "parquet", *arrays())
+    first, second = (rf"{name}\.parquet" for name in names)
+    with pytest.raises(InputError, match=rf"{first} and {second} differ in another number than that of the shard"):
+        LastLayer.open(tmp_path)
+    assert LastLayer.open([tmp_path / f"{name}.parquet" for name in names]).n == 120
+
+
+def test_other_numbers_that_all_shards_share_are_no_order(tmp_path):
+    for name in ("v2-epoch3-00", "v2-epoch03-1"):
+        write(tmp_path / name, "parquet", *arrays())
+    assert LastLayer.open(tmp_path).n == 120
+
+
 def test_a_link_that_leads_nowhere_is_no_shard_that_is_left_out(tmp_path):
     folders = shards(tmp_path)
     (tmp_path / "part-8").symlink_to(tmp_path / "gone")
@@ -211,7 +229,7 @@ def test_shards_of_other_widths_types_and_columns(tmp_path, kind):
         r"'features' with 3 numbers of type float32 .* 'features' with 4 numbers": (x[:, :3], z, y),
         r"'features' with 4 numbers of type float64 .* float32": (x.astype(np.float64), z, y),
         r"'outputs' with 2 numbers": (x, z[:, :2], y),
-        r"'targets' with a number of type int32": (x, z, y.astype(np.int32)),
+        r"'targets' with a number of type int32 .* saved with arrays of one width and type": (x, z, y.astype(np.int32)),
         r"'sample_weight' with a number of type float64 per record, .* no 'sample_weight'": (x, z, y, np.ones(60)),
     }
     for k, (message, case) in enumerate(cases.items(), 1):

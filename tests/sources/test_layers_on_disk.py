@@ -235,6 +235,11 @@ def test_sparse_features_are_saved_and_loaded_as_such(tmp_path, monkeypatch):
         ("columns", lambda part: part.to(torch.int32), "not three rows of numbers"),
         ("starts", lambda part: part.flip(0), "do not begin and end"),
         ("starts", lambda part: torch.cat((part[:1], part[-1:], part[2:])), "a row ends before it begins"),
+        (
+            "starts",
+            lambda part: torch.where(torch.arange(61) % 60 < 7, part, part[-1] + 5),
+            "a row ends before it begins",
+        ),
         ("starts", lambda part: part[1:], "sizes do not go together"),
         ("values", lambda part: part[1:], "sizes do not go together"),
         ("values", lambda part: None, "features are not all there"),

@@ -47,7 +47,7 @@ def audit(
         str,
         typer.Argument(
             metavar="FILE",
-            help="layer.safetensors, arrays (.npz, .parquet), a model (.skops), or package.module:build.",
+            help="layer.safetensors, arrays (.npz, .parquet, a folder), a model (.skops), or package.module:build.",
         ),
     ],
     output: Annotated[

@@ -23,7 +23,10 @@ def score(
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", exists=True, help="An .npz or .parquet with 'features', 'outputs' and 'targets'."
+            metavar="FILE",
+            exists=True,
+            help="An .npz, .parquet or .safetensors with 'features', 'outputs' and 'targets', or a folder of .npy "
+            "files or of shards.",
         ),
     ],
     head: Annotated[

@@ -107,8 +107,12 @@ class FactoredLeverages:
 
 
 def _solve(curvature: CoupledCurvature, factor: Factor, right: Tensor) -> Tensor:
-    """y of (I + FᵀW'F) y = b for b (c, r), each record with its own steps; those that are done leave the block."""
-    solution = torch.zeros_like(right)
+    """y of (I + FᵀW'F) y = b for b (c, r), each record with its own steps; those that are done leave the block.
+
+    b is taken in units of its size, a power of two: a pull of e⁻⁴⁰⁰, as outputs hundreds apart have it, squares to 0.
+    """
+    unit = torch.exp2(torch.frexp(right.abs().amax(1, keepdim=True)).exponent.to(right))
+    solution, right = torch.zeros_like(right), right / unit
     active = (right != 0).any(1).nonzero().flatten()
     curvature, factor, residual = curvature.some(active), factor.some(active), right[active]
     direction, size = residual, residual.square().sum(1)
@@ -128,4 +132,4 @@ def _solve(curvature: CoupledCurvature, factor: Factor, right: Tensor) -> Tensor
             active, curvature, factor = active[left], curvature.some(left), factor.some(left)
             residual, direction, now, target = residual[left], direction[left], now[left], target[left]
         size = now
-    return solution
+    return solution * unit

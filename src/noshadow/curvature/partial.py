@@ -128,23 +128,36 @@ def mean_weight(layer: LastLayer, records: Records) -> Tensor:
 
 
 def _least_squares(layer: LastLayer, scale: Tensor, chunk: int) -> Tensor:
-    """Parameters (P, r) that give the outputs, by conjugate gradients on the normal equations."""
+    """Parameters (P, r) that give the outputs at the least penalty, by conjugate gradients on the normal equations.
+
+    From zero they end at the least length in the units of ``scale``, which is the penalty but for a bias that has none:
+    of fewer records than columns any bias gives the outputs. It is taken out, columns and outputs counted from their
+    means, and worked out from the others at the end.
+    """
+    free = layer.bias and bool(layer.ridge) and not layer.penalize_bias
+    mean = torch.zeros_like(unit := scale.unsqueeze(1))
+    for rows in layer.chunks(chunk) if free else ():
+        records = layer.records(rows)
+        mean += records.gathered(records.outputs.new_ones((len(records), 1))) / layer.n
+
+    def centred(total: Tensor) -> Tensor:
+        """(X̃ − 1μᵀ)ᵀV of X̃ᵀV, whose last row is then the sum of V."""
+        return total - mean * total[-1:] if free else total
 
     def normal(parameters: Tensor) -> Tensor:
-        total = torch.zeros_like(parameters)
+        inner, total = parameters * unit, torch.zeros_like(parameters)
         for rows in layer.chunks(chunk):
             records = layer.records(rows)
-            total += records.gathered(records.times(parameters * unit))
-        return total * unit
+            total += records.gathered(records.times(inner) - mean.T @ inner)
+        return centred(total) * unit
 
-    unit = scale.unsqueeze(1)
     right = None
     for rows in layer.chunks(chunk):
         records = layer.records(rows)
         part = records.gathered(layer.kind.reduce(records.outputs))
         right = part if right is None else right + part
     assert right is not None
-    residual = right * unit
+    residual = centred(right) * unit
     solution, direction, size = torch.zeros_like(residual), residual, residual.square().sum(0)
     target = _FIT_TOLERANCE**2 * size
     for _ in range(_FIT_STEPS):
@@ -157,4 +170,7 @@ def _least_squares(layer: LastLayer, scale: Tensor, chunk: int) -> Tensor:
         now = residual.square().sum(0)
         direction = residual + torch.where(size > 0, now / torch.where(size > 0, size, 1.0), 0.0) * direction
         size = now
-    return solution * unit
+    fitted = solution * unit
+    if free:
+        fitted[-1:] = right[-1:] / layer.n - mean[:-1].T @ fitted[:-1]
+    return fitted

@@ -107,7 +107,7 @@ class ChunksTable:
                 "sample_weight), nor a mapping with those names"
             )
         for name, value in values.items():
-            if as_csr(value) is not None:
+            if as_csr(value, name) is not None:
                 raise InputError(
                     f"records: chunk {k} has sparse {name}; make them dense, or pass LastLayer(…) the sparse features "
                     "of all records"

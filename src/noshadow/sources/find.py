@@ -23,6 +23,7 @@ __all__ = ["FORMATS", "Format", "find_table", "format_of", "numbered", "one_shar
 _ALL = (*NAMES, *OPTIONAL)
 _NEARLY = 0.8  # likeness of two names, of 1
 _REMEDY = "pass a list of the shards in their order"
+_OF = re.compile(r"(\d+)-of-(\d+)")
 
 
 @dataclass(frozen=True)
@@ -101,11 +102,10 @@ def numbered(names: list[str], where: str) -> list[str]:
     ``00001-of-00008`` with seven others."""
     found: dict[int, str] = {}
     for name in names:
-        numbers = re.findall(r"\d+", _without_suffix(name))
-        if not numbers:
+        place = _place(name)
+        if place is None:
             raise FileError(f"records: {where}: {name} has no number in its name; {_REMEDY}")
-        total = re.search(r"(\d+)-of-(\d+)", name)
-        number = int(total[1] if total else numbers[-1])
+        number, total = int(name[place]), _OF.search(name)
         if total and int(total[2]) != len(names):
             raise FileError(f"records: {where}: {name} is one of {int(total[2])} shards, but {len(names)} are there")
         if number in found:
@@ -118,6 +118,12 @@ def numbered(names: list[str], where: str) -> list[str]:
         if number not in found:
             raise FileError(f"records: {where}: shard {number} is missing, there are others after it; {_REMEDY}")
     return [found[number] for number in sorted(found)]
+
+
+def _place(name: str) -> slice | None:
+    """Where the number of a shard is in its name: before ``-of-``, or the last there is; None: there is none."""
+    found = _OF.search(name) or next(reversed([*re.finditer(r"(\d+)", _without_suffix(name))]), None)
+    return None if found is None else slice(*found.span(1))
 
 
 def _is_shard(value: Any) -> bool:
@@ -198,16 +204,26 @@ def _refuse_unfinished(folder: Path, entries: list[Path], shards: list[Path]) ->
 
 
 def _refuse_others(folder: Path, names: list[str]) -> None:
-    """``held_out-1`` beside ``train-0``: numbers would make one layer of them, and only one has its records."""
-    stems: dict[str, str] = {}
-    for name in names:
-        stems.setdefault(_pattern(_without_suffix(name)), name)
-    if len(stems) > 1:
-        first, second, *_ = stems.values()
+    """``held_out-1`` beside ``train-0``, ``epoch2-1`` beside ``epoch3-0``: numbers would make one layer of them, and
+    only one has its records."""
+    first = names[0]
+    for name in names[1:]:
+        if _pattern(_without_suffix(name)) != _pattern(_without_suffix(first)):
+            what = "differ in more than their numbers"
+        elif _but_the_number(name) != _but_the_number(first):
+            what = "differ in another number than that of the shard"
+        else:
+            continue
         raise FileError(
-            f"records: {folder}: {first} and {second} differ in more than their numbers, so that they need not be of "
-            f"one layer; {_REMEDY}"
+            f"records: {folder}: {first} and {name} {what}, so that they need not be of one layer; {_REMEDY}"
         )
+
+
+def _but_the_number(name: str) -> list[int]:
+    """The other numbers in the name of a shard."""
+    place = _place(name)
+    rest = name if place is None else f"{name[: place.start]}#{name[place.stop :]}"
+    return [int(number) for number in re.findall(r"\d+", _without_suffix(rest))]
 
 
 def _pattern(name: str) -> str:

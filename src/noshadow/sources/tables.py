@@ -62,7 +62,7 @@ class Shards:
                 if here != there:
                     raise FileError(
                         f"records: {part.name} holds {_told(name, here)}, {first.name} {_told(name, there)}; all "
-                        "shards must be of the same layer"
+                        "shards must be of the same layer, saved with arrays of one width and type"
                     )
 
     @property

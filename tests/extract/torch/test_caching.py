@@ -152,7 +152,7 @@ def test_a_cache_of_something_else_is_refused(tmp_path):
     with torch.no_grad():
         other.body.weight[0, 0] += 1e-6
     with pytest.raises(
-        InputError, match="is of another model, its weights are not those of this one; use another folder"
+        InputError, match="is of another model, its layers or weights are not those of this one; use another"
     ):
         run(tmp_path, other)
     with pytest.raises(InputError, match="is of another model"):
@@ -197,6 +197,18 @@ def test_a_model_whose_code_changed_is_refused(tmp_path):
     run(tmp_path)
     with pytest.raises(InputError, match="for the first batch the model gives other outputs than those in"):
         run(tmp_path, Changed())
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_model_whose_code_changed_does_not_go_on_behind_shards_that_were_lost(tmp_path, lost):
+    """It would make those again and take the others, which are of the model as it was."""
+    run(tmp_path)
+    for shard in sorted(tmp_path.glob("shard-*"))[:lost]:
+        shard.unlink()
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"for the batch from record \d+ on the model gives other outputs than"):
+            run(tmp_path, Changed())
+    equal(run(tmp_path), plain())  # the model as it was does
 
 
 def test_loaders_streams_and_several_targets(tmp_path):

@@ -8,7 +8,8 @@ A cache is a folder:
                              and a digest of the data that they were made from
 
 The data are read in every pass and compared with those digests: only the forward pass is spared. A shard is either
-whole and of these data or made again; the first batch always runs, and must give what it gave.
+whole and of these data or made again; the first batch always runs, and the first of the first shard that is whole must
+give what it gave.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ class CachedPass(Pass):
         self._digest = hashlib.sha256()
         self._parts: dict[str, list[Tensor]] = {}
         self._first_row, self._begun = 0, False
+        self._compared = False  # whether the model gives what a whole shard holds
+        self._made: list[Path] = []
 
     def add(self, raw: Any) -> int:
         found = None
@@ -109,6 +112,8 @@ class CachedPass(Pass):
         if self._whole is None:
             x, z = found or self._checked(batch.placed(self.device, self.dtype))
             self._collect(x.cpu(), z.cpu(), batch)
+        elif not self._compared:  # the shards before it were made again
+            self._require_same_outputs(self._checked(batch.placed(self.device, self.dtype))[1].cpu())
         self.rows, self.batches = self.rows + batch.count, self.batches + 1
         return batch.count
 
@@ -116,6 +121,7 @@ class CachedPass(Pass):
         """Stand before a shard that the driver keeps: so many rows and batches come before it."""
         self._digest, self._parts = hashlib.sha256(), {}
         self.rows, self.batches, self._first_row, self._whole = rows, batches, rows, whole
+        self._compared = True  # by the driver
 
     def filled(self) -> tuple[dict[str, Tensor], str]:
         """What the shard that was begun holds, and the digest of its data."""
@@ -177,7 +183,7 @@ class CachedPass(Pass):
         remedy = "use another folder, or remove this one"
         if other == "weights":
             raise InputError(
-                f"cache: {self.folder} is of another model, its weights are not those of this one; {remedy}"
+                f"cache: {self.folder} is of another model, its layers or weights are not those of this one; {remedy}"
             )
         if other in ("noshadow", "schema"):
             raise InputError(f"cache: {self.folder} is no cache that this version reads; {remedy}")
@@ -248,17 +254,22 @@ class CachedPass(Pass):
                     f"data: {array.shape[0]} rows of {name} for {rows} records, counted from {self._first_row}"
                 )
         write_tensors(self._path(shard), arrays, {**self._identity, "shard": shard}, facts, "cache")
+        self._made.append(self._path(shard))
         self._parts = {}
 
     def _require_same_outputs(self, z: Tensor) -> None:
-        kept = (
-            tensors_table(self._path(0), ["outputs"]).read(slice(0, len(z)), ["outputs"])["outputs"].to(torch.float64)
-        )
+        """Of the batch that a whole shard begins with: those that it holds."""
+        table = tensors_table(self._path(self.batches // self._per_shard), ["outputs"])
+        kept = table.read(slice(0, min(len(z), table.n)), ["outputs"])["outputs"].to(torch.float64)
         if kept.shape != z.shape or bool((kept - z).abs().max() > _CLOSE * kept.abs().max()):
+            for path in self._made:  # they are of this model, and whole
+                path.unlink(missing_ok=True)
+            where = "the first batch" if not self.batches else f"the batch from record {self.rows} on"
             raise InputError(
-                f"cache: for the first batch the model gives other outputs than those in {self.folder}, with the same "
+                f"cache: for {where} the model gives other outputs than those in {self.folder}, with the same "
                 "weights: its code or the data changed; use another folder, or remove this one"
             )
+        self._compared = True
 
     def collected(self) -> tuple[Tensor, Tensor, str | None]:
         """Outputs, of which only the shape is there, and targets of all records."""

@@ -302,3 +302,17 @@ def test_systems_that_did_not_converge_are_counted_over_all_points(monkeypatch):
     assert len(each) == 2
     assert min(each) > 0
     assert found.unconverged == sum(each)
+
+
+@pytest.mark.parametrize("refine", [None, 0.1])
+def test_records_of_leverage_1_are_flagged_though_only_the_exact_answers_see_it(refine, monkeypatch):
+    """Fewer records than columns and no ridge: every record decides its own fit, whatever a part of the directions
+    says of it."""
+    monkeypatch.setattr("noshadow.curvature.kronecker.kronecker_memory", lambda *_, **__: 1e9)
+    generator = np.random.default_rng(0)
+    x, z, y = generator.normal(size=(20, 40)), generator.normal(size=(20, 4)), generator.integers(0, 4, 20)
+    layer = LastLayer(x, z, y, "softmax")
+    exact = score_with_diagnostics(layer, ["newton"], curvature="dense")[1]
+    found = score_with_diagnostics(layer, ["newton"], curvature="kronecker", refine=refine)[1]
+    assert found.flagged == exact.flagged == tuple(range(20))
+    assert score_with_diagnostics(layer, ["influence"], curvature="kronecker", refine=refine)[1].flagged == ()

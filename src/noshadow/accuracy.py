@@ -42,7 +42,7 @@ _STEPS = 20  # of a system, typically
 _MOST, _LEAST = 100, 3  # records of the sample, and of the top
 _ENOUGH = 10  # sampled records for a rank correlation; with fewer, those at the top count too
 _MOST_REFINED = 10  # times the top share
-_EFFORT = "effort"  # beside the scores, what they took
+_EFFORT, _ALONE = "effort", "alone"  # beside the scores: what they took, and whether no fit is left without the record
 _PROBES = 50  # records from the top down to the last that may be refined: how much too low can they be?
 
 
@@ -53,16 +53,17 @@ def check(
     refine: float | None,
     seed: int = 0,
     tasks: RayTasks | None = None,
-) -> Accuracy | None:
+) -> tuple[Accuracy | None, set[int]]:
     """Compare, and with ``refine`` put exact scores into the frame for that share of the records, the highest ones.
 
-    The frame has the scores of that point. The exact answers are found here or, batch by batch, by ``tasks``. None
-    where it has no score of the curvature.
+    The frame has the scores of that point. The exact answers are found here or, batch by batch, by ``tasks``. With what
+    was found come the records of leverage 1 among those that were asked about. None and none where the frame has no
+    score of the curvature.
     """
     layer = point.layer
     systems = _systems(layer, [str(name) for name in frame])
     if not systems:
-        return None
+        return None, set()
     ranked = next(iter(systems))
     exact = _Exact(solver, frame, point, tasks)
     approximate = frame[ranked].to_numpy().copy()
@@ -88,7 +89,7 @@ def check(
     order = sorted((int(row) for row in at_top), key=lambda row: -truth[row])[:kept_of]
     kept = len(set(order) & {int(row) for row in highest[:kept_of]}) / len(order)
     effort = solver.effort
-    return Accuracy(
+    found = Accuracy(
         score=ranked,
         sampled=len(sample),
         top=len(at_top),
@@ -104,6 +105,7 @@ def check(
         residual=effort.residual,
         steps=effort.steps / max(1, effort.systems),
     )
+    return found, exact.alone
 
 
 def records_to_check(size: Size, systems: int = 1) -> int:
@@ -128,6 +130,7 @@ class _Exact:
         self._sent: tuple[Any, ...] | None = None
         self._known: dict[str, dict[int, float]] = {str(name): {} for name in frame}
         self.rows: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        self.alone: set[int] = set()
 
     def known(self, name: str) -> dict[int, float]:
         return dict(self._known[name])
@@ -139,6 +142,7 @@ class _Exact:
         batches = torch.split(torch.from_numpy(missing), self._solver.batch) if len(missing) else ()
         for some, answers in zip(batches, self._answers(batches, list(names)), strict=True):
             self._solver.effort.join(answers.pop(_EFFORT))
+            self.alone.update(some[answers.pop(_ALONE)].tolist())
             for name, values in answers.items():
                 self._known[name].update(zip(some.tolist(), values.tolist(), strict=True))
         return {name: np.array([self._known[name][row] for row in rows.tolist()]) for name in names}
@@ -162,7 +166,10 @@ def _answers(asked: tuple[Tensor, list[str]], solver: Solver, point: Point) -> P
     own = replace(solver, effort=Effort())
     records = own.gather(rows)
     known = point.known(records, own.leverages(records), rows)
-    return {**{name: SCORES[name](known) for name in names}, _EFFORT: own.effort.sums()}
+    scores = {name: SCORES[name](known) for name in names}
+    moved = "removal" in vars(known)  # else it would take systems of its own
+    alone = known.removal.undefined.cpu() if moved else torch.zeros(len(rows), dtype=torch.bool)
+    return {**scores, _ALONE: alone, _EFFORT: own.effort.sums()}
 
 
 def _refine(

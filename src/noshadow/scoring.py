@@ -265,8 +265,9 @@ def score_with_diagnostics(
             if settled and rated and has_converged(diagnostics):
                 over_data = spreads_over_data(hessian, working_memory(memory))
             if point is ranking:
-                accuracy = _accuracy(point, hessian, values, memory, refine, tasks)
-                diagnostics = replace(diagnostics, accuracy=accuracy)
+                accuracy, alone = _accuracy(point, hessian, values, memory, refine, tasks)
+                flagged = tuple(sorted(alone.union(diagnostics.flagged)))
+                diagnostics = replace(diagnostics, accuracy=accuracy, flagged=flagged)
     _require_finite(values)
     if remembered is not None:
         agreement, lone = rank_agreement(remembered, layer), lone_epoch(remembered, layer)
@@ -347,11 +348,12 @@ def _accuracy(
     memory: float | None,
     refine: float | None,
     tasks: RayTasks | None,
-) -> Accuracy | None:
-    """How far an approximate curvature is off; with ``refine`` exact scores take the place of the highest ones."""
+) -> tuple[Accuracy | None, set[int]]:
+    """How far an approximate curvature is off; with ``refine`` exact scores take the place of the highest ones. And the
+    records whose leverage the exact answers have at 1."""
     solver = exact_solver(hessian, working_memory(memory))
     if solver is None:
-        return None
+        return None, set()
     frame = pd.DataFrame({name: values[name] for name in point.names})
     found = check(point, solver, frame, refine, tasks=tasks)
     values |= {str(name): column.to_numpy() for name, column in frame.items()}

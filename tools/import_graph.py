@@ -22,6 +22,7 @@ START, END = "<!-- graph:start -->", "<!-- graph:end -->"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("_version", "errors", "import_paths", "origin", "progress", "schemas", "spread_sources", "triangles"),
+    ("pairing",),
     (
         "noshadow",
         "bands",

@@ -24,12 +24,12 @@ from noshadow.findings import SCHEMA, Audit
 from noshadow.heads import HEADS
 from noshadow.layer import LastLayer
 from noshadow.objective import Objective
+from noshadow.pairing import require_same_order
 from noshadow.progress import Progress
 from noshadow.provenance import provenance_of
 from noshadow.reading import features_of
 from noshadow.scores import first_of
 from noshadow.scoring import score_with_diagnostics
-from noshadow.sources.rows import require_same_order
 from noshadow.trace import Trace
 
 __all__ = ["SCHEMA", "Audit", "audit"]

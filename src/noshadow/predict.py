@@ -67,7 +67,7 @@ from noshadow.attacks.gaussians import best_accuracy, best_tpr
 from noshadow.errors import InputError
 from noshadow.heads import Head, make_head
 from noshadow.heads.targets import check_targets
-from noshadow.sources.rows import require_same_order
+from noshadow.pairing import require_same_order
 from noshadow.spread_sources import SPREAD_SOURCES
 from noshadow.tensors import as_floats, as_tensor
 

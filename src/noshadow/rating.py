@@ -15,11 +15,11 @@ from noshadow.diagnostics import Diagnostics
 from noshadow.errors import InputError, name_rows
 from noshadow.heads.targets import check_targets
 from noshadow.layer import LastLayer
+from noshadow.pairing import require_same_order
 from noshadow.predict import Calibration, HeldOut, Rates, calibrate, converged_rates, plain_loss
 from noshadow.run import Run
 from noshadow.sandwich import Spreads
 from noshadow.scores import SCORES
-from noshadow.sources.rows import require_same_order
 from noshadow.squared_law import calibrate_law, converged_law
 from noshadow.tensors import as_floats, as_tensor
 

@@ -11,13 +11,7 @@ from torch import Tensor
 
 from noshadow.errors import InputError
 
-__all__ = ["as_floats", "as_tensor", "is_pandas"]
-
-
-def is_pandas(values: Any) -> bool:
-    """Whether it is a frame or a series. Where pandas was never imported nothing is, and it need not be for this."""
-    pandas = sys.modules.get("pandas")
-    return pandas is not None and isinstance(values, (pandas.DataFrame, pandas.Series))
+__all__ = ["as_floats", "as_tensor"]
 
 
 def _dense_remedy(values: Any) -> str | None:

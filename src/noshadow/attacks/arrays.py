@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from noshadow.errors import InputError, name_rows, warn_caller
-from noshadow.sources.rows import require_same_order
-from noshadow.tensors import as_floats, as_tensor, is_pandas
+from noshadow.pairing import is_pandas, require_same_order
+from noshadow.tensors import as_floats, as_tensor
 
 __all__ = [
     "CHUNK_BYTES",

@@ -44,8 +44,8 @@ from noshadow.attacks.arrays import (
 )
 from noshadow.attacks.gaussians import expected_accuracy
 from noshadow.errors import InputError, name_rows
-from noshadow.sources.rows import require_same_order
-from noshadow.tensors import as_floats, is_pandas
+from noshadow.pairing import is_pandas, require_same_order
+from noshadow.tensors import as_floats
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from scipy import stats
 
 from noshadow.errors import InputError, name_rows
-from noshadow.evaluate.arrays import require_paired
+from noshadow.pairing import require_same_order
 
 __all__ = ["Floats", "ndcg", "ordering", "precision_at_k", "recall", "share_size", "spearman"]
 
@@ -220,7 +220,7 @@ def ordering(value: Any, tiebreak: Any = None) -> Floats:
     first = _vector(value, "value")
     if tiebreak is None:
         return first
-    require_paired(value, tiebreak, "value", "tiebreak")
+    require_same_order(value, tiebreak, "value", "tiebreak")
     second = _vector(tiebreak, "tiebreak", infinite=True)
     if first.shape != second.shape:
         raise InputError(f"tiebreak: {len(second)} records, but there are {len(first)}")
@@ -241,11 +241,11 @@ def _top(values: Floats, size: int) -> Floats:
 
 
 def _pair(score: Any, truth: Any, tiebreak: Any) -> tuple[Floats, Floats]:
-    require_paired(score, truth, "score", "truth")
+    require_same_order(score, truth, "score", "truth")
     values, target = _vector(score, "score", infinite=True), _vector(truth, "truth")
     if values.shape != target.shape:
         raise InputError(f"score: {len(values)} records, but truth has {len(target)}; they must be the same records")
-    require_paired(truth, tiebreak, "truth", "tiebreak")
+    require_same_order(truth, tiebreak, "truth", "tiebreak")
     return values, ordering(target, tiebreak)
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from noshadow.errors import InputError
-from noshadow.evaluate.arrays import require_paired
+from noshadow.pairing import require_same_order
 
-__all__ = ["Reliability", "reliability"]
+__all__ = ["Floats", "Reliability", "reliability"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -68,7 +68,7 @@ def reliability(predicted: Any, measured: Any, bins: int = 10) -> Reliability:
     >>> reliability([0.5, 0.5, 0.9, 0.9], [0.4, 0.6, 0.8, 0.9], bins=2).error.__round__(3)
     0.025
     """
-    require_paired(predicted, measured, "predicted", "measured")
+    require_same_order(predicted, measured, "predicted", "measured")
     p, m = _rates(predicted, "predicted"), _rates(measured, "measured")
     if p.ndim != 1 or p.shape != m.shape:
         raise InputError(f"measured: shape {m.shape}, but predicted has {p.shape}; both need a rate per record, (n,)")

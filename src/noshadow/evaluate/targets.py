@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from noshadow.errors import InputError
-from noshadow.evaluate.arrays import as_booleans, require_paired
+from noshadow.evaluate.arrays import as_booleans
+from noshadow.pairing import require_same_order
 
 __all__ = ["Comparison", "Floats", "Metric", "Summary", "over_targets", "paired_bootstrap", "paired_difference"]
 
@@ -177,7 +178,7 @@ def paired_bootstrap(
     if draws < 1 or not 0.0 < confidence < 1.0:
         raise InputError(f"draws, confidence: expected 1 or more and a probability, got {draws!r}, {confidence!r}")
     for name, values in {"second": second, "truth": truth, "tiebreak": tiebreak}.items():
-        require_paired(first, values, "first", name)
+        require_same_order(first, values, "first", name)
     a = np.atleast_2d(np.asarray(first, dtype=np.float64))
     mask = np.ones(a.shape, dtype=bool) if members is None else members
     a, inside, target, breaks = _targets(a, mask, truth, tiebreak)

@@ -10,9 +10,9 @@ from noshadow.errors import InputError
 from noshadow.extract.doors import find_door
 from noshadow.extract.found import Extracted, Fits, Options
 from noshadow.objective import Objective
+from noshadow.pairing import is_pandas
 from noshadow.passes import require_engine
 from noshadow.progress import Progress
-from noshadow.tensors import is_pandas
 
 if TYPE_CHECKING:
     import pandas as pd

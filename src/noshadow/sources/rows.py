@@ -10,11 +10,12 @@ from torch import Tensor
 from noshadow.errors import InputError, name_rows
 from noshadow.heads import make_head
 from noshadow.heads.targets import check_targets
+from noshadow.pairing import is_pandas, require_same_order
 from noshadow.sparse import as_csr
-from noshadow.tensors import as_floats, as_tensor, is_pandas
+from noshadow.tensors import as_floats, as_tensor
 from noshadow.weights import check_sample_weight
 
-__all__ = ["NAMES", "OPTIONAL", "Rows", "Source", "check_rows", "require_finite", "require_same_order"]
+__all__ = ["NAMES", "OPTIONAL", "Rows", "Source", "check_rows", "require_finite"]
 
 NAMES = ("features", "outputs", "targets")
 OPTIONAL = ("sample_weight",)
@@ -107,21 +108,6 @@ def check_rows(features: Any, outputs: Any, targets: Any, sample_weight: Any, he
     if sample_weight is not None:
         weight = check_sample_weight(as_floats(sample_weight, "sample_weight"), len(z)).to(x.device)
     return Rows(x, z, y, weight)
-
-
-def require_same_order(first: Any, second: Any, of: str, name: str) -> None:
-    """Refuse two frames or series of the same labels in another order: rows pair by position, their owner's by label.
-
-    Others may pair by position: a part that was counted anew, or arrays. Labels are not told, they may name somebody.
-    """
-    if not (is_pandas(first) and is_pandas(second)) or len(first) != len(second) or first.index.equals(second.index):
-        return
-    differ = (first.index != second.index).nonzero()[0]
-    if len(differ) and not len(first.index.symmetric_difference(second.index, sort=False)):
-        raise InputError(
-            f"{name}: its index has the labels of {of} in another order, first in row {int(differ[0])} (counted from "
-            f"0); pass {name}.loc[{of}.index], or {name}.to_numpy() where the rows do pair by position"
-        )
 
 
 def require_finite(values: Tensor, name: str, remedy: str) -> None:

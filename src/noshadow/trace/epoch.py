@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from noshadow.errors import InputError, name_rows
-from noshadow.sources.rows import require_same_order
+from noshadow.pairing import require_same_order
 from noshadow.tensors import as_floats, as_tensor
 
 __all__ = ["Epoch", "read_batch"]

@@ -28,7 +28,8 @@ from torch.utils.data import default_collate as torch_collate
 
 from noshadow.errors import InputError
 from noshadow.extract.torch.batches import LABEL_KEYS, Signature
-from noshadow.tensors import as_tensor, is_pandas
+from noshadow.pairing import is_pandas
+from noshadow.tensors import as_tensor
 
 __all__ = ["Batched", "Source", "read", "stacked", "told", "undisturbed"]
 

@@ -101,3 +101,20 @@ def test_messages():
     assert name_rows(range(8)) == "rows 0, 1, 2, 3, 4 and 3 more"
     assert "pip install 'noshadow[ray]'" in str(missing_extra("ray", "ray"))
     assert InputError("ridge: expected 3: no").argument == "ridge"
+
+
+@pytest.mark.parametrize("when", ["open", "close", "chmod"])
+def test_a_write_that_is_interrupted_as_it_begins_leaves_nothing(tmp_path, monkeypatch, when):
+    """Ctrl-C reaches Python between any two calls."""
+    owner = type(tmp_path) if when == "chmod" else os
+    call = getattr(owner, when)
+
+    def interrupted(*arguments, **options):
+        monkeypatch.undo()
+        call(*arguments, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(owner, when, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_bytes(tmp_path / "model", b"whole")
+    assert not list(tmp_path.iterdir())

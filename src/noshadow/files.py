@@ -38,8 +38,8 @@ def atomic_path(path: str | os.PathLike[str], private: bool = True) -> Iterator[
     """A temporary path beside ``path``; on success it is synced and takes its place, on failure it is removed."""
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.partial")
-    _create(temporary, private)
-    try:
+    try:  # from before it is there: Ctrl-C may come as soon as it is
+        _create(temporary, private)
         yield temporary
         if private:
             temporary.chmod(OWNER_ONLY)  # whoever wrote it may have made it anew
@@ -48,7 +48,7 @@ def atomic_path(path: str | os.PathLike[str], private: bool = True) -> Iterator[
         temporary.replace(target)
         _sync_directory(target.parent)
     except BaseException:
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # there is none, or no folder for it: why is what was raised
             temporary.unlink()
         raise
 
